@@ -1,0 +1,188 @@
+//! The stable error codes, their texts on the wire, and the error that every call of the control service may answer.
+
+use crate::ids::NodeId;
+use crate::limits::ERROR_MESSAGE_LEN_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+        /// What went wrong, for programs. New codes are added at the end; texts never change.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ErrorCode {
+            $($(#[$doc])* #[serde(rename = $text)] $name,)*
+        }
+
+        impl ErrorCode {
+            /// Every code, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The stable text of the code.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// The key or namespace is empty, too long or holds a forbidden character.
+    InvalidName = "invalid_name",
+    /// Another argument makes no sense; the message says which.
+    InvalidArgument = "invalid_argument",
+    /// An object of zero bytes.
+    EmptyObject = "empty_object",
+    /// An object larger than the largest segment it may use, or than the format allows.
+    ObjectTooLarge = "object_too_large",
+    /// No node that may be used could hold the object; `no_space` says why in numbers.
+    NoSpace = "no_space",
+    /// A node that is needed does not answer; `node` names it.
+    Unavailable = "unavailable",
+    /// The named node is not in the view.
+    UnknownNode = "unknown_node",
+    /// The named segment is not mounted on that node.
+    UnknownSegment = "unknown_segment",
+    /// No such put is under way: never reserved, aborted, or expired.
+    UnknownPut = "unknown_put",
+    /// The bytes that arrived are not those that the committer described.
+    ChecksumMismatch = "checksum_mismatch",
+    /// A replica was found but could not be read rightly; nothing of it was delivered.
+    FailedRead = "failed_read",
+    /// The object changed while the call was under way.
+    Conflict = "conflict",
+    /// The call's deadline passed.
+    DeadlineExceeded = "deadline_exceeded",
+    /// A bounded table or queue is full; try again later.
+    Overloaded = "overloaded",
+    /// The caller may not do this.
+    Forbidden = "forbidden",
+    /// The node is draining or stopping.
+    Draining = "draining",
+    /// The bytes are no request that this version understands.
+    MalformedRequest = "malformed_request",
+    /// No such object.
+    NotFound = "not_found",
+    /// A body without a length, where one is needed.
+    LengthRequired = "length_required",
+    /// A body shorter or longer than announced.
+    LengthMismatch = "length_mismatch",
+    /// The asked range lies outside the object.
+    RangeNotSatisfiable = "range_not_satisfiable",
+    /// The grant is unknown, expired, revoked, or belongs to another session.
+    GrantRefused = "grant_refused",
+    /// A fault of the program itself; the log has the detail.
+    Internal = "internal",
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why nothing could be placed, in numbers. Bytes are of the nodes and segments that the request might have used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoSpace {
+    /// What was asked for.
+    pub asked_bytes: u64,
+    /// Payload bytes that are free in all.
+    pub free_bytes: u64,
+    /// An upper bound of the largest free region.
+    pub largest_free_bytes: u64,
+    /// Bytes of objects that may be evicted.
+    pub evictable_bytes: u64,
+    /// Bytes of dropped regions that are still in use by the owner's own transfers.
+    pub held_bytes: u64,
+    /// Places that were looked at.
+    pub entries_looked_at: u32,
+    /// Why the search stopped.
+    pub stop_reason: String,
+}
+
+/// The error of one call or of one key in a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct ServiceError {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what failed, with which values, what to do. At most [`ERROR_MESSAGE_LEN_BYTES_MAX`] bytes.
+    pub message: String,
+    /// The node that is meant, with [`ErrorCode::Unavailable`].
+    pub node: Option<NodeId>,
+    /// The numbers, with [`ErrorCode::NoSpace`].
+    pub no_space: Option<NoSpace>,
+}
+
+impl ServiceError {
+    /// An error without node and numbers.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > ERROR_MESSAGE_LEN_BYTES_MAX {
+            let end = (0..=ERROR_MESSAGE_LEN_BYTES_MAX)
+                .rev()
+                .find(|&at| message.is_char_boundary(at))
+                .unwrap_or(0);
+            message.truncate(end);
+        }
+        Self {
+            code,
+            message,
+            node: None,
+            no_space: None,
+        }
+    }
+
+    /// `node` does not answer; `doing` says what it was needed for.
+    pub fn unavailable(node: NodeId, doing: &str) -> Self {
+        Self {
+            node: Some(node),
+            ..Self::new(ErrorCode::Unavailable, format!("node {node} does not answer: {doing}"))
+        }
+    }
+
+    /// Nothing could be placed.
+    pub fn no_space(numbers: NoSpace) -> Self {
+        let message = format!(
+            "no room for {} bytes: {} free, largest free region at most {}, {} evictable, {} held; looked at {} places ({})",
+            numbers.asked_bytes,
+            numbers.free_bytes,
+            numbers.largest_free_bytes,
+            numbers.evictable_bytes,
+            numbers.held_bytes,
+            numbers.entries_looked_at,
+            numbers.stop_reason
+        );
+        Self {
+            no_space: Some(numbers),
+            ..Self::new(ErrorCode::NoSpace, message)
+        }
+    }
+}
+
+impl From<crate::name::NameError> for ServiceError {
+    fn from(error: crate::name::NameError) -> Self {
+        Self::new(ErrorCode::InvalidName, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_appear_in_json_as_their_text() {
+        let texts: std::collections::HashSet<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(texts.len(), ErrorCode::ALL.len());
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let error = ServiceError::new(ErrorCode::Internal, "é".repeat(ERROR_MESSAGE_LEN_BYTES_MAX));
+        assert!(error.message.len() <= ERROR_MESSAGE_LEN_BYTES_MAX);
+    }
+}

@@ -1,0 +1,34 @@
+//! Every bound of the formats and messages. Units are in the names.
+
+/// Longest key, in bytes of UTF-8.
+pub const KEY_LEN_BYTES_MAX: usize = 1024;
+/// Longest namespace name, in bytes of ASCII.
+pub const NAMESPACE_LEN_BYTES_MAX: usize = 63;
+/// Longest opaque fingerprint stored with an object.
+pub const FINGERPRINT_LEN_BYTES_MAX: usize = 32;
+/// A checksum is kept for every piece of this many payload bytes (the last piece may be shorter).
+pub const PIECE_BYTES: u64 = 1 << 20;
+/// Largest object. Its piece checksums must fit in one commit message.
+pub const OBJECT_LEN_BYTES_MAX: u64 = 256 << 30;
+/// Most keys in one request.
+pub const BATCH_KEYS_MAX: usize = 1024;
+/// Largest encoded control message.
+pub const MESSAGE_LEN_BYTES_MAX: usize = 4 << 20;
+/// Most replicas of one object.
+pub const REPLICAS_MAX: u8 = 8;
+/// Most entries in one page of a listing.
+pub const LIST_ENTRIES_MAX: u32 = 1000;
+/// Most nodes of a cluster.
+pub const NODES_MAX: usize = 1024;
+/// Longest outside message of an error.
+pub const ERROR_MESSAGE_LEN_BYTES_MAX: usize = 1024;
+/// Longest time to live that a reservation may ask for, in milliseconds.
+pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
+
+// The largest object's piece checksums (8 bytes each; 10 bytes in the varint encoding) leave room for the rest of a commit.
+const _: () = assert!(OBJECT_LEN_BYTES_MAX / PIECE_BYTES * 10 + 65_536 < MESSAGE_LEN_BYTES_MAX as u64);
+// A full batch of keys of the longest kind fits in one message.
+const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < MESSAGE_LEN_BYTES_MAX);
+// The key table stores the key's length in 16 bits, the namespace's and the fingerprint's in 8.
+const _: () =
+    assert!(KEY_LEN_BYTES_MAX < 1 << 16 && NAMESPACE_LEN_BYTES_MAX < 1 << 8 && FINGERPRINT_LEN_BYTES_MAX < 1 << 8);

@@ -1,0 +1,492 @@
+//! What the control service is asked and what it answers. Both fronts (the framed link and HTTP) carry these.
+//!
+//! Names travel as plain text and are checked by the service, so that one bad key in a batch gets its own error. A batch has at most
+//! [`BATCH_KEYS_MAX`](crate::limits::BATCH_KEYS_MAX) keys; the answer has one result per key, in order.
+
+use crate::checksum::Checksums;
+use crate::error::ServiceError;
+use crate::ids::{Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
+use crate::member::{MemberReply, MemberRequest};
+use serde::{Deserialize, Serialize};
+
+/// The result of one key in a batch.
+pub type KeyResult<T> = Result<T, ServiceError>;
+
+/// A call of the control service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Set regions aside for a put.
+    Reserve(ReserveRequest),
+    /// Seal what was written.
+    Commit(CommitRequest),
+    /// Give reservations back.
+    Abort(AbortRequest),
+    /// Where objects lie.
+    Locate(KeysRequest),
+    /// Whether objects are there; pins and refreshes nothing.
+    Exists(ExistsRequest),
+    /// Remove objects.
+    Remove(KeysRequest),
+    /// List keys by prefix.
+    List(ListRequest),
+    /// The members of the view.
+    Nodes,
+    /// The segments of one node, or of all.
+    Segments {
+        /// Only this node's.
+        node: Option<NodeId>,
+    },
+    /// The keys under which this session may read this node's segments.
+    Attach,
+    /// A token for other holders. Answered to clients of the agent's unix socket and loopback link only.
+    Token,
+    /// Calls between members; refused to clients.
+    Member(MemberRequest),
+}
+
+/// The answer to a [`Request`], of the variant of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Reserve`].
+    Reserve(ReserveReply),
+    /// To [`Request::Commit`].
+    Commit(Vec<KeyResult<Committed>>),
+    /// To [`Request::Abort`]: whether there was something to give back.
+    Abort(Vec<KeyResult<bool>>),
+    /// To [`Request::Locate`].
+    Locate(LocateReply),
+    /// To [`Request::Exists`].
+    Exists(ExistsReply),
+    /// To [`Request::Remove`]: whether there was an object.
+    Remove(Vec<KeyResult<bool>>),
+    /// To [`Request::List`].
+    List(ListReply),
+    /// To [`Request::Nodes`].
+    Nodes(NodesReply),
+    /// To [`Request::Segments`].
+    Segments(SegmentsReply),
+    /// To [`Request::Attach`].
+    Attach(AttachReply),
+    /// To [`Request::Token`].
+    Token(TokenReply),
+    /// To [`Request::Member`].
+    Member(MemberReply),
+    /// The call as a whole failed.
+    Failed(ServiceError),
+}
+
+/// How to reach a node in one of its lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRef {
+    /// Who.
+    pub node: NodeId,
+    /// Which life.
+    pub incarnation: Incarnation,
+    /// Its link's advertised endpoint, such as `10.0.0.7:7601`.
+    pub endpoint: String,
+}
+
+/// See [`Request::Reserve`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// This attempt. Asking again with the same id and key answers the same reservation.
+    pub put_id: PutId,
+    /// What is to be put.
+    pub items: Vec<ReserveItem>,
+    /// How.
+    #[serde(default)]
+    pub options: PutOptions,
+}
+
+/// One object to be put.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveItem {
+    /// Its key.
+    pub key: String,
+    /// Its exact length.
+    pub len_bytes: u64,
+}
+
+/// How to put.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutOptions {
+    /// Place on this node only.
+    #[serde(default)]
+    pub node: Option<NodeId>,
+    /// The reservation ends this long after the last byte arrived; the holder's default if not given.
+    #[serde(default)]
+    pub ttl_ms: Option<u32>,
+}
+
+/// See [`Reply::Reserve`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveReply {
+    /// How to reach the holders that `items` name.
+    pub nodes: Vec<NodeRef>,
+    /// One result per item.
+    pub items: Vec<KeyResult<Reservation>>,
+}
+
+/// The regions set aside for one object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// One per replica, on distinct nodes.
+    pub replicas: Vec<ReservedRegion>,
+}
+
+/// A region set aside on one holder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedRegion {
+    /// Who holds it.
+    pub holder: NodeId,
+    /// In which segment.
+    pub segment: SegmentId,
+    /// Where in the segment.
+    pub offset_bytes: u64,
+    /// The grant to write these bytes, counted from 0 at the region's start, during the session that reserved.
+    pub write_key: u64,
+    /// The reservation's time to live since the last byte arrived.
+    pub ttl_ms: u32,
+}
+
+/// See [`Request::Commit`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// The attempt that reserved.
+    pub put_id: PutId,
+    /// What was written.
+    pub items: Vec<CommitItem>,
+}
+
+/// One object that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitItem {
+    /// Its key.
+    pub key: String,
+    /// The nodes that its reservation named.
+    pub holders: Vec<NodeId>,
+    /// Of the bytes that were sent.
+    pub checksums: Checksums,
+    /// Stored with the object; at most [`FINGERPRINT_LEN_BYTES_MAX`](crate::limits::FINGERPRINT_LEN_BYTES_MAX) bytes.
+    #[serde(default)]
+    pub fingerprint: Vec<u8>,
+}
+
+/// How a put ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PutOutcome {
+    /// This put's object is the key's object.
+    Stored,
+    /// The key had an object already; it was kept, and its holder has confirmed that it has it.
+    AlreadyExists,
+}
+
+/// See [`Reply::Commit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// What happened.
+    pub outcome: PutOutcome,
+    /// Of the object that the key has now.
+    pub version: Version,
+    /// One home decided alone.
+    pub degraded: bool,
+}
+
+/// See [`Request::Abort`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// The attempt that reserved.
+    pub put_id: PutId,
+    /// Which of its objects, with the nodes that their reservations named.
+    pub items: Vec<AbortItem>,
+}
+
+/// One object not to be put after all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortItem {
+    /// Its key.
+    pub key: String,
+    /// The nodes that its reservation named.
+    pub holders: Vec<NodeId>,
+}
+
+/// Keys of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// The keys.
+    pub keys: Vec<String>,
+}
+
+/// See [`Reply::Locate`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocateReply {
+    /// How to reach the holders that `items` name.
+    pub nodes: Vec<NodeRef>,
+    /// One result per key: where it is, `None` for a miss, or why that cannot be said (`unavailable` with the node).
+    pub items: Vec<KeyResult<Option<Located>>>,
+}
+
+/// Where an object lies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// Which object of the key.
+    pub version: Version,
+    /// Its exact length.
+    pub len_bytes: u64,
+    /// The replicas whose holders answer, in the order to try them.
+    pub replicas: Vec<Replica>,
+}
+
+/// One replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replica {
+    /// Who holds it.
+    pub holder: NodeId,
+    /// In which life of the holder.
+    pub incarnation: Incarnation,
+    /// In which segment.
+    pub segment: SegmentId,
+    /// Where in the segment.
+    pub offset_bytes: u64,
+    /// Its place in the segment's table.
+    pub slot: Slot,
+    /// Which use of the region.
+    pub generation: Generation,
+}
+
+/// See [`Request::Exists`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExistsRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// The keys.
+    pub keys: Vec<String>,
+    /// What is wanted of them.
+    #[serde(default)]
+    pub mode: ExistsMode,
+}
+
+/// What [`Request::Exists`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExistsMode {
+    /// One answer per key.
+    #[default]
+    Each,
+    /// The length of the leading run of hits.
+    LeadingRun,
+}
+
+/// See [`Reply::Exists`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExistsReply {
+    /// One result per key.
+    Each(Vec<KeyResult<bool>>),
+    /// The first key that is not there, or of which that cannot be said, has this index.
+    LeadingRun(u32),
+}
+
+/// See [`Request::List`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// Only keys that begin with this.
+    #[serde(default)]
+    pub prefix: String,
+    /// Only keys after this one, in byte order.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// At most so many, at most [`LIST_ENTRIES_MAX`](crate::limits::LIST_ENTRIES_MAX).
+    pub limit: u32,
+}
+
+/// See [`Reply::List`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListReply {
+    /// In byte order of the keys.
+    pub entries: Vec<ListEntry>,
+    /// There may be more after the last entry: ask again with `after` = its key.
+    pub more: bool,
+    /// Every node of the view answered.
+    pub complete: bool,
+    /// The nodes that did not answer.
+    pub missing: Vec<NodeId>,
+}
+
+/// A key that a holder holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEntry {
+    /// The key.
+    pub key: String,
+    /// Its object's length.
+    pub len_bytes: u64,
+    /// Which object of the key.
+    pub version: Version,
+    /// The nodes that hold it.
+    pub holders: Vec<NodeId>,
+    /// When it was sealed, by the first holder's wall clock.
+    pub sealed_unix_ms: u64,
+}
+
+/// See [`Reply::Nodes`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodesReply {
+    /// Where the member list comes from: `standalone` or `static`.
+    pub view_source: String,
+    /// Which member list.
+    pub view_revision: u64,
+    /// One per member, ordered by id.
+    pub nodes: Vec<NodeInfo>,
+}
+
+/// What a node knows of a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Who.
+    pub node: NodeId,
+    /// Which life, if it was ever reached.
+    pub incarnation: Option<Incarnation>,
+    /// Its link's endpoint.
+    pub endpoint: String,
+    /// Whether it answers.
+    pub state: NodeState,
+    /// Whether it is the node that answers this call.
+    pub is_self: bool,
+    /// Its program's version, if it was ever reached.
+    pub version: Option<String>,
+    /// Its space, as last heard.
+    pub space: Option<SpaceAccount>,
+}
+
+/// Whether a member answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It answers.
+    Alive,
+    /// It has not answered for longer than the bound, or its link broke and could not be made again.
+    Unreachable,
+    /// It refuses us, or we it; the message says why.
+    Refused,
+    /// Not tried yet.
+    Unknown,
+}
+
+/// Payload bytes by what they are used for. Always capacity = free + sealed + reserved + held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceAccount {
+    /// All.
+    pub capacity_bytes: u64,
+    /// In no region.
+    pub free_bytes: u64,
+    /// In objects.
+    pub sealed_bytes: u64,
+    /// In regions set aside for puts.
+    pub reserved_bytes: u64,
+    /// In dropped regions that the owner's own transfers still use.
+    pub held_bytes: u64,
+    /// An upper bound of the largest free region.
+    pub largest_free_bytes: u64,
+    /// How many objects.
+    pub objects: u64,
+    /// How many reservations.
+    pub reservations: u64,
+}
+
+/// See [`Reply::Segments`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentsReply {
+    /// Ordered by node and segment.
+    pub segments: Vec<SegmentInfo>,
+    /// The nodes that did not answer.
+    pub missing: Vec<NodeId>,
+}
+
+/// A segment of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentInfo {
+    /// Whose.
+    pub node: NodeId,
+    /// Which.
+    pub segment: SegmentId,
+    /// `memfd` or the file's path.
+    pub backing: String,
+    /// The size of the pages that back it.
+    pub page_bytes: u64,
+    /// Where it stands in its life.
+    pub state: SegmentState,
+    /// Its space.
+    pub space: SpaceAccount,
+    /// Descriptors in its table.
+    pub slots: u32,
+    /// Of which in use.
+    pub slots_used: u32,
+}
+
+/// The life of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentState {
+    /// Being mapped, pre-faulted and registered.
+    Mounting,
+    /// In use.
+    Active,
+    /// Takes nothing new.
+    Draining,
+    /// Given back.
+    Gone,
+}
+
+/// See [`Reply::Attach`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachReply {
+    /// The life of the node in which these keys are good.
+    pub incarnation: Incarnation,
+    /// One per segment.
+    pub segments: Vec<AttachedSegment>,
+}
+
+/// The grants to read one segment and its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedSegment {
+    /// Which.
+    pub segment: SegmentId,
+    /// Its payload bytes.
+    pub segment_bytes: u64,
+    /// Descriptors in its table.
+    pub slots: u32,
+    /// The grant to read the payload, counted from the segment's start.
+    pub data_key: u64,
+    /// The grant to read the table (see [`crate::table::TableLayout`]).
+    pub table_key: u64,
+}
+
+/// See [`Reply::Token`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenReply {
+    /// What the token says, opaque to its bearer.
+    pub claims: Vec<u8>,
+    /// What proves it; never shown to anyone.
+    pub key: [u8; 32],
+    /// How long it may be used for new links.
+    pub expires_in_ms: u64,
+}
+
+impl std::fmt::Debug for TokenReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenReply")
+            .field("expires_in_ms", &self.expires_in_ms)
+            .finish_non_exhaustive()
+    }
+}
