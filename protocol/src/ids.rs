@@ -3,7 +3,9 @@
 //! In human-readable formats (JSON, TOML) 128-bit ids are 32 lower-case hex digits; on the wire they are 16 bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use siphasher::sip128::{Hasher128, SipHasher24};
 use std::fmt;
+use std::hash::Hasher;
 use std::str::FromStr;
 
 /// An id's text is not 32 hex digits.
@@ -142,6 +144,15 @@ counter! {
 counter! {
     /// How often a key was replaced or removed.
     Epoch(u64)
+}
+
+impl ClusterId {
+    /// The id of the cluster with this name: SipHash-2-4 with 128 bits of output and a key of zeroes over the name's bytes.
+    pub fn of_name(name: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(name.as_bytes());
+        Self(hasher.finish128().as_bytes())
+    }
 }
 
 impl Generation {
