@@ -1,2 +1,24 @@
-//! placeholder
+//! Whole-system tests of Tenon: real `tenond` and `tenon` processes on loopback addresses.
+//!
+//! This crate is the harness; the tests lie in `tests/`, one file per behaviour. It may use what a program outside may use: the
+//! binaries, HTTP, the client crate, and the link itself for callers that behave badly. It never links the agent.
+//!
+//! * [`cluster`] – starts nodes with a static view and looks after them; [`node`] – one of them.
+//! * [`http`], [`raw`] – a small HTTP client, and a client of the link that does exactly what it is told.
+//! * [`proxy`] – stands between nodes and damages, stalls or cuts.
+//! * [`account`] – the account that must balance after every test.
+//! * [`address`], [`binaries`], [`payload`], [`wait`] – loopback addresses, executables, bytes, and bounded waiting.
+//!
+//! The harness panics when it cannot do what it was asked: its callers are tests.
 #![forbid(unsafe_code)]
+
+pub mod account;
+pub mod address;
+pub mod binaries;
+pub mod cluster;
+pub mod http;
+pub mod node;
+pub mod payload;
+pub mod proxy;
+pub mod raw;
+pub mod wait;

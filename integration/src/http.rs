@@ -1,0 +1,214 @@
+//! What tests ask over HTTP.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+/// No call of a test needs longer; one that does has hung.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Larger than any object of a test.
+const BODY_BYTES_MAX: u64 = 1 << 30;
+/// What stands in a path as it is. A slash may: the key is the remainder of the path.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_');
+
+/// One node's HTTP front.
+#[derive(Debug, Clone)]
+pub struct Http {
+    address: SocketAddr,
+    agent: ureq::Agent,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// Header names in lower case, with their values.
+    pub headers: Vec<(String, String)>,
+    /// The body, or how it broke off.
+    pub body: Result<Vec<u8>, String>,
+}
+
+impl Answer {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The whole body.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.body {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("the body of an answer {} broke off: {error}", self.status),
+        }
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(self.bytes())
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(self.bytes())))
+    }
+
+    /// The stable code of an error's body, or the text of what is no error's body.
+    pub fn code(&self) -> String {
+        let text = String::from_utf8_lossy(self.bytes());
+        serde_json::from_str::<Value>(&text)
+            .ok()
+            .and_then(|body| body["code"].as_str().map(str::to_owned))
+            .unwrap_or_else(|| format!("no code in {text:?}"))
+    }
+
+    /// Panics with the whole answer if it has another status.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        let text = self
+            .body
+            .as_deref()
+            .map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned());
+        assert_eq!(self.status, status, "{text:?}");
+        self
+    }
+
+    /// Panics with the whole answer if it is not this error.
+    #[track_caller]
+    pub fn expect_error(self, status: u16, code: &str) -> Self {
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.json());
+        self
+    }
+}
+
+impl Http {
+    /// The front at an address. Every call connects anew: a node that was restarted must not be met on an old connection.
+    pub fn new(address: SocketAddr) -> Self {
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(CALL_TIMEOUT))
+            .max_idle_connections(0)
+            .build()
+            .new_agent();
+        Self { address, agent }
+    }
+
+    /// The path of an object in the default namespace.
+    pub fn object_path(key: &str) -> String {
+        format!("/v1/objects/{}", utf8_percent_encode(key, PLAIN))
+    }
+
+    /// Text as it may stand in a query.
+    pub fn query_text(text: &str) -> String {
+        utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// `GET`, without a panic when nobody answers.
+    pub fn try_get(&self, path: &str) -> Result<Answer, String> {
+        self.agent
+            .get(self.url(path))
+            .call()
+            .map(answer)
+            .map_err(|error| error.to_string())
+    }
+
+    /// `GET`.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.try_get(path)
+            .unwrap_or_else(|error| panic!("GET {}: {error}", self.url(path)))
+    }
+
+    /// `GET` with a `Range` header.
+    #[track_caller]
+    pub fn get_range(&self, path: &str, range: &str) -> Answer {
+        let sent = self.agent.get(self.url(path)).header("Range", range).call();
+        answer(sent.unwrap_or_else(|error| panic!("GET {} {range}: {error}", self.url(path))))
+    }
+
+    /// `HEAD`.
+    #[track_caller]
+    pub fn head(&self, path: &str) -> Answer {
+        let sent = self.agent.head(self.url(path)).call();
+        answer(sent.unwrap_or_else(|error| panic!("HEAD {}: {error}", self.url(path))))
+    }
+
+    /// `DELETE`.
+    #[track_caller]
+    pub fn delete(&self, path: &str) -> Answer {
+        let sent = self.agent.delete(self.url(path)).call();
+        answer(sent.unwrap_or_else(|error| panic!("DELETE {}: {error}", self.url(path))))
+    }
+
+    /// `PUT`, without a panic when the answer never comes.
+    pub fn try_put(&self, path: &str, body: &[u8]) -> Result<Answer, String> {
+        self.agent
+            .put(self.url(path))
+            .send(body)
+            .map(answer)
+            .map_err(|error| error.to_string())
+    }
+
+    /// `PUT`.
+    #[track_caller]
+    pub fn put(&self, path: &str, body: &[u8]) -> Answer {
+        self.try_put(path, body)
+            .unwrap_or_else(|error| panic!("PUT {}: {error}", self.url(path)))
+    }
+
+    /// `POST` of JSON.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        let sent = self
+            .agent
+            .post(self.url(path))
+            .header("Content-Type", "application/json")
+            .send(body.to_string().as_bytes());
+        answer(sent.unwrap_or_else(|error| panic!("POST {}: {error}", self.url(path))))
+    }
+
+    /// Sends bytes as they are on a connection of their own, ends the sending side, and returns all that comes back.
+    pub fn raw(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request).expect("the request can be sent");
+        stream
+            .shutdown(std::net::Shutdown::Write)
+            .expect("the sending side can be ended");
+        let mut text = Vec::new();
+        // A server may reset a connection after it has answered; what came before that counts.
+        let _ = stream.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// A bare connection.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("the node listens for HTTP");
+        stream
+            .set_read_timeout(Some(CALL_TIMEOUT))
+            .expect("a time-out can be set");
+        stream
+    }
+}
+
+fn answer(response: ureq::http::Response<ureq::Body>) -> Answer {
+    let (head, body) = response.into_parts();
+    let headers = head.headers.iter().map(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.as_str().to_owned(), value)
+    });
+    Answer {
+        status: head.status.as_u16(),
+        headers: headers.collect(),
+        body: body
+            .into_with_config()
+            .limit(BODY_BYTES_MAX)
+            .read_to_vec()
+            .map_err(|error| error.to_string()),
+    }
+}

@@ -1,0 +1,247 @@
+//! One `tenond` process under test.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tenon_protocol::ids::NodeId;
+use tenon_transport::link::Endpoint;
+
+use crate::address::{AddressLease, HTTP_PORT, LINK_PORT};
+use crate::binaries::binaries;
+use crate::http::Http;
+use crate::proxy::Proxy;
+use crate::wait;
+
+/// A node: its directory and addresses outlive its processes.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) dir: PathBuf,
+    pub(crate) lease: AddressLease,
+    pub(crate) proxy: Option<Proxy>,
+    pub(crate) secret_file: PathBuf,
+    pub(crate) process: Option<Child>,
+}
+
+impl Node {
+    /// Which node it is.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Where it serves HTTP.
+    pub fn http_address(&self) -> SocketAddr {
+        self.lease.port(HTTP_PORT)
+    }
+
+    /// Where it serves the link itself, passing no proxy.
+    pub fn link_address(&self) -> SocketAddr {
+        self.lease.port(LINK_PORT)
+    }
+
+    /// Where its view says it is: its proxy if it has one.
+    pub fn advertised(&self) -> SocketAddr {
+        self.proxy.as_ref().map_or(self.link_address(), Proxy::address)
+    }
+
+    /// Its unix socket.
+    pub fn unix_endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.dir.join("tenon.sock"))
+    }
+
+    /// Its link's endpoint, passing no proxy.
+    pub fn link_endpoint(&self) -> Endpoint {
+        Endpoint::Tcp(self.link_address())
+    }
+
+    /// The proxy before it.
+    pub fn proxy(&self) -> &Proxy {
+        self.proxy
+            .as_ref()
+            .expect("this node was started with a proxy before it")
+    }
+
+    /// Its configuration file.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("tenond.toml")
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// Its HTTP front.
+    pub fn http(&self) -> Http {
+        Http::new(self.http_address())
+    }
+
+    /// Whether its process was started and not ended since.
+    pub fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Starts its process, without waiting for anything.
+    pub fn spawn(&mut self) {
+        assert!(self.process.is_none(), "node {} runs already", self.id);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())
+            .expect("the log can be opened");
+        let child = Command::new(&binaries().tenond)
+            .arg("--config")
+            .arg(self.config_file())
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log can be shared"))
+            .stderr(log)
+            .spawn()
+            .expect("tenond starts");
+        self.process = Some(child);
+    }
+
+    /// Waits until it says that it is ready.
+    pub fn wait_ready(&mut self) {
+        let http = self.http();
+        let process = self.process.as_mut().expect("the node was started");
+        wait::until(wait::SOON, "the node gets ready", || {
+            if let Ok(Some(status)) = process.try_wait() {
+                return Err(format!("tenond ended with {status}"));
+            }
+            match http.try_get("/readyz")? {
+                answer if answer.status == 200 => Ok(()),
+                answer => Err(String::from_utf8_lossy(answer.bytes()).into_owned()),
+            }
+        });
+    }
+
+    /// Starts it again in the same directory, on the same ports, and waits until it is ready.
+    pub fn restart(&mut self) {
+        self.spawn();
+        self.wait_ready();
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("the node runs");
+        let pid = i32::try_from(process.id()).expect("a pid fits in 31 bits");
+        kill(Pid::from_raw(pid), signal).expect("the process can be signalled");
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill9(&mut self) {
+        let mut process = self.process.take().expect("the node runs");
+        process.kill().expect("the process can be killed");
+        process.wait().expect("the process can be waited for");
+    }
+
+    /// Asks it to stop with SIGTERM and waits until it has.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        let mut process = self.process.take().expect("the node runs");
+        wait::until(wait::SOON, "the node stops", || {
+            match process.try_wait().expect("the process can be waited for") {
+                Some(status) => Ok(status),
+                None => Err("it runs"),
+            }
+        })
+    }
+
+    /// Halts it with SIGSTOP: its sockets stay open and nothing answers.
+    pub fn sigstop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on with SIGCONT.
+    pub fn sigcont(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// The `tenon` command line with arguments, talking to this node's unix socket; started by the caller.
+    pub fn tenon_command(&self) -> Command {
+        let mut command = Command::new(&binaries().tenon);
+        command
+            .arg("--connect")
+            .arg(self.unix_endpoint().to_string())
+            .stdin(Stdio::null())
+            .current_dir(&self.dir);
+        command
+    }
+
+    /// Runs `tenon` with arguments against this node's unix socket.
+    pub fn tenon(&self, arguments: &[&str]) -> Output {
+        self.tenon_command().args(arguments).output().expect("tenon starts")
+    }
+
+    /// Runs `tenon` against this node's link over TCP, with the cluster's secret.
+    pub fn tenon_over_tcp(&self, arguments: &[&str]) -> Output {
+        Command::new(&binaries().tenon)
+            .arg("--connect")
+            .arg(self.link_endpoint().to_string())
+            .arg("--secret-file")
+            .arg(&self.secret_file)
+            .args(["--cluster", crate::cluster::CLUSTER_NAME])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("tenon starts")
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_file(), 60)
+    }
+}
+
+fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let skip = text.lines().count().saturating_sub(lines);
+    text.lines().skip(skip).collect::<Vec<_>>().join("\n")
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!(
+                "--- log of node {} at {}\n{}",
+                self.id,
+                self.http_address(),
+                self.log_tail()
+            );
+        }
+    }
+}
+
+/// Runs `tenond` with arguments until it ends by itself, and returns what it said. Panics if it does not end.
+pub fn tenond(arguments: &[&str]) -> Output {
+    let mut child = Command::new(&binaries().tenond)
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tenond starts");
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while child.try_wait().expect("the process can be waited for").is_none() {
+        if std::time::Instant::now() > deadline {
+            let _ = child.kill();
+            let output = child.wait_with_output().expect("its output can be read");
+            panic!(
+                "tenond {arguments:?} did not end by itself:\n{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().expect("its output can be read")
+}
