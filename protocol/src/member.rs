@@ -65,11 +65,38 @@ pub struct HomeEntry {
     pub replicas: Vec<Replica>,
 }
 
+/// The nodes that keep the index entry of a key, by rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Homes {
+    /// The one that decides.
+    pub first: NodeId,
+    /// The one that is told before an answer is given, and decides where the first cannot be reached. `None` if there is one node.
+    pub second: Option<NodeId>,
+}
+
+impl Homes {
+    /// The other home; `None` if there is no other, or if `node` is no home of the key.
+    pub fn partner_of(&self, node: NodeId) -> Option<NodeId> {
+        match self.second {
+            Some(second) if node == self.first => Some(second),
+            Some(second) if node == second => Some(self.first),
+            _ => None,
+        }
+    }
+
+    /// Whether `node` is one of them.
+    pub fn includes(&self, node: NodeId) -> bool {
+        node == self.first || Some(node) == self.second
+    }
+}
+
 /// Something a home is told or asked about one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeEvent {
     /// Which key.
     pub key_hash: KeyHash,
+    /// Its homes, as the sender ranks them: they follow from the namespace, which a home does not know.
+    pub homes: Homes,
     /// What.
     pub kind: HomeEventKind,
 }
