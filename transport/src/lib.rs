@@ -21,7 +21,9 @@ pub mod link;
 pub mod local;
 mod memory;
 pub mod sim;
+mod stream;
 pub mod tcp;
+mod wire;
 
 pub use engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult};
 pub use exports::{Export, Exports, ExportsError, Guard, Hold, Refused, Rights, Scope, Unguarded};

@@ -1,16 +1,39 @@
 //! Memory that several parties touch at once, reached by copy through raw pointers only.
 //!
-//! A Rust reference to such memory would be undefined behaviour, so none is ever made.
+//! A Rust reference to memory that another thread, process or device may write is undefined behaviour, so none is ever made:
+//! bytes are copied in and out, words are atomic, sockets are handed the address. Where such copies race with a writer, the
+//! bytes are whatever they are and are judged by checksum and stamp before anyone believes them.
+//!
+//! This is the only module of the crate with `unsafe` code. What its blocks rely on:
+//!
+//! * A [`Memory`] owns its mapping and gives it back on drop alone; [`Slice`]s count references to it. So an address computed
+//!   inside a method with `&self` stays mapped, readable and writable for the whole call.
+//! * Every address is computed by one function, `Memory::address`, which checks the range first.
+//! * No reference into the mapping exists while a `Memory` exists that somebody else can reach; `bytes.rs` makes one only from a
+//!   `Memory` that it owns alone.
+
+#![allow(
+    unsafe_code,
+    reason = "raw access to shared mappings: the one place where it is needed"
+)]
+
+mod access;
+mod bytes;
+mod error;
+mod mapping;
+mod prefault;
+mod slice;
+mod socket;
 
 use std::fmt;
-use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+pub use error::MemoryError;
+pub use slice::Slice;
+
+use mapping::Mapping;
 
 /// Whether memory must, should or must not lie on huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,199 +46,96 @@ pub enum HugePages {
     Off,
 }
 
-/// Why memory could not be had or reached.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The range does not lie inside the memory.
-    #[error("{len_bytes} bytes at {offset_bytes} do not lie inside the memory of {memory_bytes} bytes")]
-    OutOfRange {
-        /// Start of the range that was asked for.
-        offset_bytes: u64,
-        /// Length of the range that was asked for.
-        len_bytes: u64,
-        /// Length of the memory.
-        memory_bytes: u64,
-    },
-    /// A word access that is not at a multiple of eight bytes.
-    #[error("offset {offset_bytes} is not aligned to 8 bytes")]
-    Misaligned {
-        /// Where the word was asked for.
-        offset_bytes: u64,
-    },
-    /// No memory has this length.
-    #[error("cannot map {len_bytes} bytes")]
-    Length {
-        /// The length that was asked for.
-        len_bytes: u64,
-    },
-    /// Huge pages were required and there are not enough.
-    #[error("cannot map {len_bytes} bytes on huge pages: {source} (see /proc/sys/vm/nr_hugepages)")]
-    HugePages {
-        /// The length that was asked for.
-        len_bytes: u64,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file lies on a file system that is not memory.
-    #[error("{} lies on {file_system}; only tmpfs and hugetlbfs hold segments", path.display())]
-    FileSystem {
-        /// The file.
-        path: PathBuf,
-        /// Name or magic number of the file system.
-        file_system: String,
-    },
-    /// Another process holds the file.
-    #[error("{} is in use by another process", path.display())]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A system call failed.
-    #[error("cannot {operation} {len_bytes} bytes of {what}: {source}")]
-    System {
-        /// The operation.
-        operation: &'static str,
-        /// The memory's name.
-        what: String,
-        /// The length concerned.
-        len_bytes: u64,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
 /// An owned mapping. Always used as `Arc<Memory>`: whoever may touch it holds a count.
-pub struct Memory {}
+pub struct Memory {
+    mapping: Mapping,
+}
 
 impl Memory {
     /// Private zeroed memory of this process.
     ///
     /// # Errors
     /// [`MemoryError::Length`] for zero, [`MemoryError::System`] if the system has none.
-    pub fn anonymous(_len_bytes: u64) -> Result<Self, MemoryError> {
-        unimplemented!()
+    pub fn anonymous(len_bytes: u64) -> Result<Self, MemoryError> {
+        Mapping::anonymous(len_bytes).map(Self::from)
     }
 
     /// Zeroed memory that can be shared with other processes, named for `/proc`.
     ///
     /// # Errors
     /// As [`Memory::anonymous`]; [`MemoryError::HugePages`] if they are required and missing.
-    pub fn memfd(_name: &str, _len_bytes: u64, _huge_pages: HugePages) -> Result<Self, MemoryError> {
-        unimplemented!()
+    pub fn memfd(name: &str, len_bytes: u64, huge_pages: HugePages) -> Result<Self, MemoryError> {
+        Mapping::memfd(name, len_bytes, huge_pages).map(Self::from)
     }
 
-    /// Memory in a file on tmpfs or hugetlbfs, created or emptied for us and locked against other processes.
+    /// Memory in a file on tmpfs or hugetlbfs, created or emptied for us and locked against other processes while this lives. The
+    /// file stays when it is dropped. Prefault it before use: a full file system shows there as an error, later as SIGBUS.
     ///
     /// # Errors
     /// [`MemoryError::FileSystem`] elsewhere, [`MemoryError::InUse`] if another process has it.
-    pub fn file(_path: &Path, _len_bytes: u64) -> Result<Self, MemoryError> {
-        unimplemented!()
+    pub fn file(path: &Path, len_bytes: u64) -> Result<Self, MemoryError> {
+        Mapping::file(path, len_bytes).map(Self::from)
     }
 
     /// Takes over a vector: private memory with its content.
     #[must_use]
-    pub fn from_vec(_bytes: Vec<u8>) -> Self {
-        unimplemented!()
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        Mapping::from_vec(bytes).into()
     }
 
     /// Length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        unimplemented!()
+        self.mapping.len_bytes()
     }
 
     /// Size in bytes of the pages it lies on.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
-        unimplemented!()
-    }
-
-    /// Gives every page of the range its memory now, in parallel slices, without changing content. `progress` gets the number
-    /// of bytes done so far, from several threads.
-    ///
-    /// # Errors
-    /// [`MemoryError::System`] if the system has not enough memory.
-    pub fn prefault(&self, _range: Range<u64>, _progress: &(dyn Fn(u64) + Sync)) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Copies `bytes` to `offset_bytes`.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn copy_in(&self, _offset_bytes: u64, _bytes: &[u8]) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Fills `bytes` from `offset_bytes`.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn copy_out(&self, _offset_bytes: u64, _bytes: &mut [u8]) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Copies `range` to `to_offset_bytes` of `to`, which may be this memory too, overlapping or not.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`] of either side.
-    pub fn copy_within(&self, _range: Range<u64>, _to: &Self, _to_offset_bytes: u64) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Stores one aligned word atomically.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`], [`MemoryError::Misaligned`].
-    pub fn store_u64(&self, _offset_bytes: u64, _value: u64, _ordering: Ordering) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Loads one aligned word atomically.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`], [`MemoryError::Misaligned`].
-    pub fn load_u64(&self, _offset_bytes: u64, _ordering: Ordering) -> Result<u64, MemoryError> {
-        unimplemented!()
-    }
-
-    /// CRC-64/NVME of the range.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn crc64(&self, _range: Range<u64>) -> Result<u64, MemoryError> {
-        unimplemented!()
-    }
-
-    /// Receives from a socket into the range without blocking, at most its length. Zero: the peer has closed.
-    ///
-    /// # Errors
-    /// The system's, `WouldBlock` included; `InvalidInput` if the range does not lie inside.
-    pub fn recv_from(&self, _fd: BorrowedFd<'_>, _range: Range<u64>) -> io::Result<usize> {
-        unimplemented!()
-    }
-
-    /// Sends `header` and then the range to a socket without blocking; returns how many bytes of both together went.
-    ///
-    /// # Errors
-    /// The system's, `WouldBlock` included; `InvalidInput` if the range does not lie inside.
-    pub fn send_to(&self, _fd: BorrowedFd<'_>, _header: &[u8], _range: Range<u64>) -> io::Result<usize> {
-        unimplemented!()
+        self.mapping.page_bytes()
     }
 
     /// A counted reference to a range.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`].
-    pub fn slice(self: &Arc<Self>, _range: Range<u64>) -> Result<Slice, MemoryError> {
-        unimplemented!()
+    pub fn slice(self: &Arc<Self>, range: Range<u64>) -> Result<Slice, MemoryError> {
+        self.whole().subslice(range)
     }
 
     /// A counted reference to all of it.
     #[must_use]
     pub fn whole(self: &Arc<Self>) -> Slice {
-        unimplemented!()
+        Slice::whole(Arc::clone(self))
+    }
+
+    /// The address of `len_bytes` bytes at `offset_bytes`, all of which are mapped while `self` lives.
+    fn address(&self, offset_bytes: u64, len_bytes: u64) -> Result<*mut u8, MemoryError> {
+        let memory_bytes = self.len_bytes();
+        match offset_bytes.checked_add(len_bytes) {
+            Some(end) if end <= memory_bytes => Ok(self.mapping.start().wrapping_add(to_usize(offset_bytes))),
+            _ => Err(MemoryError::OutOfRange {
+                offset_bytes,
+                len_bytes,
+                memory_bytes,
+            }),
+        }
+    }
+
+    /// As [`Memory::address`], with the length of the range as the system wants it.
+    fn address_of(&self, range: &Range<u64>) -> Result<(*mut u8, usize), MemoryError> {
+        let len_bytes = range.end.checked_sub(range.start).ok_or(MemoryError::OutOfRange {
+            offset_bytes: range.start,
+            len_bytes: 0,
+            memory_bytes: self.len_bytes(),
+        })?;
+        Ok((self.address(range.start, len_bytes)?, to_usize(len_bytes)))
+    }
+}
+
+impl From<Mapping> for Memory {
+    fn from(mapping: Mapping) -> Self {
+        Self { mapping }
     }
 }
 
@@ -223,81 +143,26 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory")
             .field("len_bytes", &self.len_bytes())
+            .field("page_bytes", &self.page_bytes())
             .finish_non_exhaustive()
     }
 }
 
-/// A counted reference to a range of a [`Memory`]: whoever holds it keeps the mapping alive.
-#[derive(Clone, Debug)]
-pub struct Slice {
-    memory: Arc<Memory>,
-    offset_bytes: u64,
-    len_bytes: u64,
+const _: () = assert!(
+    usize::BITS == 64,
+    "offsets into memory are u64 on the wire and usize in this process"
+);
+
+/// Offsets and lengths in this process.
+#[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits: asserted above")]
+const fn to_usize(value: u64) -> usize {
+    value as usize
 }
 
-impl Slice {
-    /// The memory it is a range of.
-    #[must_use]
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
-    /// Where the range starts in the memory.
-    #[must_use]
-    pub fn offset_bytes(&self) -> u64 {
-        self.offset_bytes
-    }
-
-    /// Length of the range.
-    #[must_use]
-    pub fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    /// A part of it; offsets count from its start.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn subslice(&self, _range: Range<u64>) -> Result<Self, MemoryError> {
-        unimplemented!()
-    }
-
-    /// Copies `bytes` to `offset_bytes`, counted from the slice's start.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn copy_in(&self, _offset_bytes: u64, _bytes: &[u8]) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// Fills `bytes` from `offset_bytes`, counted from the slice's start.
-    ///
-    /// # Errors
-    /// [`MemoryError::OutOfRange`].
-    pub fn copy_out(&self, _offset_bytes: u64, _bytes: &mut [u8]) -> Result<(), MemoryError> {
-        unimplemented!()
-    }
-
-    /// CRC-64/NVME of the whole slice.
-    #[must_use]
-    pub fn crc64(&self) -> u64 {
-        unimplemented!()
-    }
-
-    /// A copy of its bytes.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
-        unimplemented!()
-    }
-
-    /// Turns the slice into [`Bytes`] without a copy, if nobody else can touch the memory: it is private to this process
-    /// (anonymous or from a vector) and this slice is the last reference to it. That check, not the caller, guarantees that
-    /// all writers are done.
-    ///
-    /// # Errors
-    /// Gives the slice back if the memory is shared or referenced elsewhere: drop the other references first, or use
-    /// [`Slice::to_vec`].
-    pub fn into_bytes(self) -> Result<Bytes, Self> {
-        unimplemented!()
-    }
+/// Lengths on the wire and in the interface.
+const fn to_u64(value: usize) -> u64 {
+    value as u64
 }
+
+#[cfg(test)]
+mod tests;
