@@ -1,0 +1,62 @@
+# Everything that is done to this project by command. `make help` lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# The first of the four ports that `make run` uses, two per node.
+PORT ?= 7600
+# Arguments for the benches: `make bench-transfer ARGS=--quick`.
+ARGS ?=
+
+.PHONY: help setup setup-test run test lint test-rust doc smoke bench-quick bench-transfer bench-placement deny build clean-run
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+run: setup build ## Start two nodes, put a file through one, get it through the other (ONCE=1: end after the check; PORT=7600)
+	@PORT=$(PORT) ONCE=$(ONCE) scripts/run.sh
+
+test: setup-test lint test-rust doc smoke bench-quick ## Everything that must hold before a change lands
+	@echo "make test: all passed"
+
+build: ## Build tenond and tenon, optimised
+	$(CARGO) build --locked --release -p tenon-agent --bins
+
+setup: ## Install the missing system packages that building and running need
+	@scripts/setup.sh run
+
+setup-test: ## The same, with what the tests need on top
+	@scripts/setup.sh test
+
+lint: ## Formatting and clippy, warnings denied
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+test-rust: ## All unit, property, conformance and whole-system tests
+	$(CARGO) build --locked -p tenon-agent --bins
+	$(CARGO) test --locked --workspace --all-features
+
+doc: ## The API documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
+
+smoke: build ## `make run ONCE=1` on ports of its own
+	@PORT=17600 ONCE=1 RUN_DIR=.run-smoke scripts/run.sh
+
+bench-quick: ## Short forms of the benches, so that they cannot rot
+	$(MAKE) bench-transfer ARGS=--quick
+	$(MAKE) bench-placement ARGS=--quick
+
+bench-transfer: ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
+	$(CARGO) run --locked --release -p tenon-benches --bin transfer -- $(ARGS)
+
+bench-placement: ## Allocate/free pairs per second and latencies per strategy, beside malloc/free
+	$(CARGO) run --locked --release -p tenon-benches --bin placement -- $(ARGS)
+
+deny: ## Licences and advisories of the dependencies (installs cargo-deny if it is missing, which takes minutes)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check
+
+clean-run: ## Remove what `make run` left in .run
+	rm -rf .run .run-smoke

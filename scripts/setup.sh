@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs the system packages that are missing, on Debian and what derives from it. `setup.sh run`: what building and
+# running need; `setup.sh test`: what the tests need on top. Does nothing if nothing is missing.
+set -euo pipefail
+
+purpose=${1:-run}
+rust_min=1.95
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+packages=()
+need() { # command package
+    command -v "$1" >/dev/null || packages+=("$2")
+}
+need cc build-essential
+need curl curl
+if [ "$purpose" = test ]; then
+    need systemd-analyze systemd
+fi
+
+if [ "${#packages[@]}" -gt 0 ]; then
+    command -v apt-get >/dev/null || fail "install ${packages[*]} (names of Debian packages), then run this again"
+    as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || fail "as root: apt-get install -y ${packages[*]}; then run this again"
+        as_root=(sudo)
+    fi
+    echo "setup: installing ${packages[*]}"
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+command -v cargo >/dev/null || fail "cargo is missing: install Rust $rust_min or newer, for example from https://rustup.rs"
+# With rustup, rust-toolchain.toml chooses the version (and this installs it); without, the system's must be new enough.
+found=$(cargo --version | awk '{print $2}')
+oldest=$(printf '%s\n%s\n' "$rust_min" "$found" | sort -V | head -n 1)
+[ "$oldest" = "$rust_min" ] || fail "Rust $found is too old, $rust_min is needed"
+if [ "$purpose" = test ]; then
+    for tool in cargo-fmt cargo-clippy; do
+        command -v "$tool" >/dev/null || fail "$tool is missing: rustup component add rustfmt clippy"
+    done
+fi
