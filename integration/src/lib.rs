@@ -7,6 +7,7 @@
 //! * [`http`], [`raw`] – a small HTTP client, and a client of the link that does exactly what it is told.
 //! * [`proxy`] – stands between nodes and damages, stalls or cuts.
 //! * [`account`] – the account that must balance after every test.
+//! * [`sources`] – the text of the project itself.
 //! * [`address`], [`binaries`], [`payload`], [`wait`] – loopback addresses, executables, bytes, and bounded waiting.
 //!
 //! The harness panics when it cannot do what it was asked: its callers are tests.
@@ -21,4 +22,5 @@ pub mod node;
 pub mod payload;
 pub mod proxy;
 pub mod raw;
+pub mod sources;
 pub mod wait;
