@@ -1,0 +1,308 @@
+//! The rules of a configuration. All of them are checked, and all that is wrong is reported at once.
+
+mod listen;
+mod segments;
+
+pub(super) use listen::NO_SOCKET;
+pub(super) use segments::huge_pages_name;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::limits::{NODES_MAX, RESERVATION_TTL_MS_MAX};
+use tracing::level_filters::LevelFilter;
+
+use super::environment::Environment;
+use super::error::{ConfigError, ConfigErrors, Problem};
+use super::host::Host;
+use super::merge::Settings;
+use super::source::Sourced;
+use super::{
+    ClusterConfig, Config, Fallback, LogConfig, LogFormat, Member, PlacementConfig, Secret, SecretSource, Strategy,
+    Timeouts, ViewConfig, secret,
+};
+use crate::limits::{CLUSTER_NAME_LEN_BYTES_MAX, TIMEOUT_MS_MAX};
+
+const VIEWS: &[(&str, View)] = &[("standalone", View::Standalone), ("static", View::Static)];
+const STRATEGIES: &[(&str, Strategy)] = &[
+    ("random", Strategy::Random),
+    ("free_ratio_first", Strategy::FreeRatioFirst),
+];
+const FALLBACKS: &[(&str, Fallback)] = &[("blind", Fallback::Blind), ("fit_aware", Fallback::FitAware)];
+const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+const LEVELS: &[(&str, LevelFilter)] = &[
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    Standalone,
+    Static,
+}
+
+/// The name that a choice has in the file.
+pub(super) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], chosen: &T) -> &'static str {
+    let found = choices.iter().find(|(_, choice)| choice == chosen);
+    found.map_or("", |(name, _)| name)
+}
+
+/// Checks everything that does not depend on the node's id.
+pub(super) fn check(settings: &Settings, environment: &Environment, host: &Host) -> Result<Config, ConfigErrors> {
+    let mut check = Check {
+        settings,
+        environment,
+        host,
+        errors: Vec::new(),
+    };
+    let config = Config {
+        state_dir: check.absolute_path(&settings.state_dir),
+        cluster: check.cluster(),
+        listen: check.listen(),
+        segments: check.segments(),
+        placement: check.placement(),
+        timeouts: check.timeouts(),
+        log: check.log(),
+    };
+    match check.errors.is_empty() {
+        true => Ok(config),
+        false => Err(ConfigErrors(check.errors)),
+    }
+}
+
+/// See [`Config::check_membership`].
+pub(super) fn check_membership(config: &Config, node: Option<NodeId>) -> Result<(), ConfigError> {
+    let ViewConfig::Static { members, origin } = &config.cluster.view else {
+        return Ok(());
+    };
+    let refused = |problem| ConfigError::Value {
+        origin: origin.clone(),
+        key: "cluster.members".to_owned(),
+        value: format!("a list of {}", members.len()),
+        problem: Box::new(problem),
+    };
+    let Some(node) = node else {
+        return Err(refused(Problem::NoIdYet {
+            state_dir: config.state_dir.clone(),
+        }));
+    };
+    let Some(own) = config.own_member(node) else {
+        return Err(refused(Problem::NotAMember { node }));
+    };
+    match config.listen.advertise {
+        Some(advertise) if advertise != own.endpoint => Err(refused(Problem::AdvertiseDiffers {
+            endpoint: own.endpoint,
+            advertise,
+        })),
+        _ => Ok(()),
+    }
+}
+
+/// Collects errors. A setting that is wrong is replaced by some value of its type, so that the others can be checked too; the result is
+/// used only if nothing was wrong.
+struct Check<'a> {
+    settings: &'a Settings,
+    environment: &'a Environment,
+    host: &'a Host,
+    errors: Vec<ConfigError>,
+}
+
+impl Check<'_> {
+    fn refuse<T: std::fmt::Debug>(&mut self, setting: &Sourced<T>, problem: Problem) {
+        self.errors.push(ConfigError::value(setting, problem));
+    }
+
+    fn choice<T: Copy>(&mut self, setting: &Sourced<String>, choices: &[(&'static str, T)]) -> Option<T> {
+        let found = choices.iter().find(|(name, _)| *name == setting.value);
+        if found.is_none() {
+            let names = choices.iter().map(|(name, _)| *name).collect();
+            self.refuse(setting, Problem::OneOf(names));
+        }
+        found.map(|(_, choice)| *choice)
+    }
+
+    fn absolute_path(&mut self, setting: &Sourced<String>) -> PathBuf {
+        if !setting.value.starts_with('/') || setting.value.contains('\0') {
+            self.refuse(setting, Problem::RelativePath);
+        }
+        PathBuf::from(&setting.value)
+    }
+
+    fn number(&mut self, setting: &Sourced<u64>, min: u64, max: u64) -> u64 {
+        if !(min..=max).contains(&setting.value) {
+            self.refuse(setting, Problem::Range { min, max });
+        }
+        setting.value
+    }
+
+    fn cluster(&mut self) -> ClusterConfig {
+        let name = &self.settings.cluster_name;
+        let len_bytes = name.value.len();
+        if len_bytes == 0 || len_bytes > CLUSTER_NAME_LEN_BYTES_MAX || name.value.chars().any(char::is_control) {
+            self.refuse(name, Problem::ClusterName);
+        }
+        ClusterConfig {
+            name: name.value.clone(),
+            secret: self.secret(),
+            view: self.view(),
+        }
+    }
+
+    fn secret(&mut self) -> Option<SecretSource> {
+        let location = self.settings.secret_file.as_ref()?;
+        let read = secret::locate(&location.value, self.environment.credentials_dir.as_deref())
+            .and_then(|path| Secret::read(&path));
+        match read {
+            Ok(secret) => Some(SecretSource {
+                location: location.value.clone(),
+                secret,
+            }),
+            Err(error) => {
+                self.refuse(location, error.into());
+                None
+            }
+        }
+    }
+
+    /// Whether only loopback may be used.
+    fn no_secret(&self) -> bool {
+        self.settings.secret_file.is_none()
+    }
+
+    fn view(&mut self) -> ViewConfig {
+        let setting = &self.settings.view;
+        let view = self.choice(setting, VIEWS);
+        match (view, &self.settings.members) {
+            (Some(View::Static), Some(list)) => {
+                let count = list.value.len();
+                match count {
+                    0 => self.refuse(&list.counted(), Problem::MembersMissing),
+                    1..=NODES_MAX => {}
+                    _ => self.refuse(&list.counted(), Problem::TooManyMembers { count }),
+                }
+                ViewConfig::Static {
+                    members: self.members(),
+                    origin: list.origin.clone(),
+                }
+            }
+            (Some(View::Static), None) => {
+                self.refuse(setting, Problem::MembersMissing);
+                ViewConfig::Standalone
+            }
+            (Some(View::Standalone), Some(list)) => {
+                let view = name_of(VIEWS, &View::Standalone);
+                self.refuse(&list.counted(), Problem::MembersUnused { view });
+                ViewConfig::Standalone
+            }
+            _ => ViewConfig::Standalone,
+        }
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        let mut members = Vec::new();
+        let (mut ids, mut endpoints) = (HashMap::new(), HashMap::new());
+        for entry in self.settings.members.iter().flat_map(|list| &list.value) {
+            let node = entry.id.value.parse::<NodeId>();
+            match &node {
+                Ok(node) => self.once(&mut ids, *node, &entry.id),
+                Err(_) => self.refuse(&entry.id, Problem::NodeId),
+            }
+            let endpoint = self.member_endpoint(&entry.endpoint);
+            if let Some(endpoint) = endpoint {
+                self.once(&mut endpoints, endpoint, &entry.endpoint);
+            }
+            if let (Ok(node), Some(endpoint)) = (node, endpoint) {
+                members.push(Member { node, endpoint });
+            }
+        }
+        members.sort_by_key(|member| member.node);
+        members
+    }
+
+    fn member_endpoint(&mut self, setting: &Sourced<String>) -> Option<SocketAddr> {
+        let endpoint = self.dialable(setting)?;
+        if self.no_secret() && !endpoint.ip().is_loopback() {
+            self.refuse(setting, Problem::OffLoopbackWithoutSecret);
+        }
+        Some(endpoint)
+    }
+
+    /// Refuses a value that another setting has.
+    fn once<K: std::hash::Hash + Eq>(&mut self, seen: &mut HashMap<K, String>, value: K, setting: &Sourced<String>) {
+        if let Some(other) = seen.insert(value, setting.key.clone()) {
+            self.refuse(setting, Problem::Duplicate { other });
+        }
+    }
+
+    fn placement(&mut self) -> PlacementConfig {
+        PlacementConfig {
+            strategy: self
+                .choice(&self.settings.strategy, STRATEGIES)
+                .unwrap_or(Strategy::FreeRatioFirst),
+            fallback: self
+                .choice(&self.settings.fallback, FALLBACKS)
+                .unwrap_or(Fallback::FitAware),
+        }
+    }
+
+    fn timeouts(&mut self) -> Timeouts {
+        let settings = self.settings;
+        let ttl_ms = self.number(&settings.reservation_ttl_ms, 1, RESERVATION_TTL_MS_MAX.into());
+        let heartbeat_ms = self.number(&settings.heartbeat_ms, 1, TIMEOUT_MS_MAX);
+        let unreachable_after_ms = self.number(&settings.unreachable_after_ms, 1, TIMEOUT_MS_MAX);
+        let drain_ms = self.number(&settings.drain_ms, 1, TIMEOUT_MS_MAX);
+        if heartbeat_ms >= unreachable_after_ms {
+            self.refuse(
+                &settings.heartbeat_ms,
+                Problem::HeartbeatTooSlow { unreachable_after_ms },
+            );
+        }
+        Timeouts {
+            reservation_ttl: Duration::from_millis(ttl_ms),
+            heartbeat: Duration::from_millis(heartbeat_ms),
+            unreachable_after: Duration::from_millis(unreachable_after_ms),
+            drain: Duration::from_millis(drain_ms),
+        }
+    }
+
+    fn log(&mut self) -> LogConfig {
+        LogConfig {
+            format: self
+                .choice(&self.settings.log_format, FORMATS)
+                .unwrap_or(LogFormat::Text),
+            level: self
+                .choice(&self.settings.log_level, LEVELS)
+                .unwrap_or(LevelFilter::INFO),
+        }
+    }
+}
+
+/// The names of the choices that a rendered configuration holds.
+pub(super) mod names {
+    use super::{FALLBACKS, FORMATS, LEVELS, STRATEGIES, VIEWS, View, name_of};
+    use crate::config::{LogConfig, PlacementConfig, ViewConfig};
+
+    pub(in crate::config) fn view(view: &ViewConfig) -> &'static str {
+        match view {
+            ViewConfig::Standalone => name_of(VIEWS, &View::Standalone),
+            ViewConfig::Static { .. } => name_of(VIEWS, &View::Static),
+        }
+    }
+
+    pub(in crate::config) fn placement(placement: &PlacementConfig) -> (&'static str, &'static str) {
+        (
+            name_of(STRATEGIES, &placement.strategy),
+            name_of(FALLBACKS, &placement.fallback),
+        )
+    }
+
+    pub(in crate::config) fn log(log: &LogConfig) -> (&'static str, &'static str) {
+        (name_of(FORMATS, &log.format), name_of(LEVELS, &log.level))
+    }
+}

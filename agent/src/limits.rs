@@ -1,0 +1,57 @@
+//! Every bound of the agent, with its reason. Units are in the names.
+
+use tenon_protocol::limits::{BATCH_KEYS_MAX, KEY_LEN_BYTES_MAX, MESSAGE_LEN_BYTES_MAX, PIECE_BYTES};
+
+/// Longest configuration file. A list of 1,024 members takes about 100 KiB.
+pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
+/// Longest name of a cluster.
+pub const CLUSTER_NAME_LEN_BYTES_MAX: usize = 128;
+/// Shortest cluster secret.
+pub const SECRET_LEN_BYTES_MIN: usize = tenon_transport::limits::MIN_SECRET_BYTES;
+/// Longest cluster secret: a file longer than this is something else.
+pub const SECRET_LEN_BYTES_MAX: usize = 4096;
+/// Longest path of a unix socket: `sun_path` has 108 bytes, one of which ends it.
+pub const SOCKET_PATH_LEN_BYTES_MAX: usize = 107;
+/// Most segments of a node.
+pub const SEGMENTS_MAX: usize = 1024;
+/// Smallest segment: one piece.
+pub const SEGMENT_LEN_BYTES_MIN: u64 = PIECE_BYTES;
+/// Largest segment if the configuration names none; a quarter of the memory if that is less.
+pub const DEFAULT_SEGMENT_LEN_BYTES_MAX: u64 = 1 << 30;
+/// One descriptor slot for so many bytes of segment, unless configured otherwise.
+pub const SLOT_BYTES: u64 = 64 << 10;
+/// Most descriptor slots of a segment: their table has 86 GB.
+pub const SLOTS_MAX: u32 = 1 << 26;
+/// Longest timeout that can be configured: an hour.
+pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+/// Largest incarnation that is believed: generations are made from it by a shift of 20 bits. Unix time in milliseconds reaches this in the year 2248.
+pub const INCARNATION_MAX: u64 = 1 << 43;
+/// Longest file in the state directory: an id or a number.
+pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
+
+/// Connections that the HTTP front holds at once; more wait in the kernel's queue.
+pub const HTTP_CONNECTIONS_MAX: usize = 512;
+/// Requests of the HTTP front that move objects at once. Each holds a few pieces.
+pub const HTTP_TRANSFERS_MAX: usize = 64;
+/// Other calls of the HTTP front at once, each with a body of at most [`HTTP_MESSAGE_LEN_BYTES_MAX`].
+pub const HTTP_CALLS_MAX: usize = 64;
+/// Longest JSON body of a call.
+pub const HTTP_MESSAGE_LEN_BYTES_MAX: usize = MESSAGE_LEN_BYTES_MAX;
+/// Longest request line and header fields together.
+pub const HTTP_HEAD_LEN_BYTES_MAX: usize = 16 << 10;
+/// A connection without a request under way is closed after this long: it also bounds how long a head may take to arrive.
+pub const HTTP_IDLE_MS_MAX: u64 = 60_000;
+/// A peer that neither sends an awaited byte nor takes one for this long loses its request.
+pub const HTTP_STALL_MS_MAX: u64 = 10_000;
+/// The body of a refused request is read and thrown away for at most this long, so that its sender gets to read the answer.
+pub const HTTP_DISCARD_MS_MAX: u64 = 5_000;
+/// Puts that are under way over HTTP by reserve and commit.
+pub const HTTP_PUTS_MAX: usize = 4096;
+/// Longest deadline that a caller may ask for: an hour.
+pub const CALL_TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+// A full batch of the longest keys fits in one JSON body unless every byte of them is escaped.
+const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < HTTP_MESSAGE_LEN_BYTES_MAX);
+// The longest key fits in a request line with each of its bytes percent-encoded.
+const _: () = assert!(3 * KEY_LEN_BYTES_MAX + 1024 < HTTP_HEAD_LEN_BYTES_MAX);
