@@ -22,6 +22,7 @@ pub mod local;
 mod memory;
 pub mod sim;
 mod stream;
+mod task;
 pub mod tcp;
 mod wire;
 

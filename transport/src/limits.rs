@@ -28,3 +28,40 @@ pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Unanswered probes after which an idle TCP connection is dead.
 pub const KEEPALIVE_PROBES: u32 = 3;
+/// Largest body of a handshake message: a hello with the largest credential fits.
+pub const MAX_HANDSHAKE_BODY_BYTES: usize = 2048;
+/// Longest text of a refusal.
+pub const MAX_REFUSAL_TEXT_BYTES: u16 = 512;
+
+const _: () = assert!(
+    MAX_CREDENTIAL_BYTES + 256 <= MAX_HANDSHAKE_BODY_BYTES,
+    "a hello fits in one message"
+);
+const _: () = assert!(MAX_HANDSHAKE_BODY_BYTES <= 0xffff, "the length has 16 bits");
+/// Longest wait for a refused peer to hang up.
+pub const FINISH_TIMEOUT: Duration = Duration::from_millis(500);
+/// Reads of at most 1 KiB each that a refused peer is granted before we hang up.
+pub const FINISH_READS_MAX: usize = 64;
+/// Handshakes under way at once on one listener; more wait in the system's backlog.
+pub const MAX_HALF_OPEN: usize = 64;
+/// Time a dialler has for its whole handshake, unless the listener is told otherwise.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Control links of one listener: agents of the cluster and programs of the host.
+pub const MAX_LINKS: usize = 4096;
+/// Data lanes of one listener.
+pub const MAX_LANES_TOTAL: usize = 4096;
+/// Data lanes of one session on one listener.
+pub const MAX_LANES_PER_SESSION: usize = 64;
+/// Pause after a connection could not be accepted, so that running out of descriptors does not become a spin.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A control link whose peer takes nothing for this long is closed.
+pub const LINK_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A data lane on which something is under way and no byte moves for this long is closed, unless told otherwise.
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that calls under way get to finish when a listener shuts down.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+const _: () = assert!(
+    MAX_LANES <= MAX_LANES_PER_SESSION,
+    "one connection's lanes are always let in"
+);

@@ -1,6 +1,7 @@
 //! A connected socket, TCP or unix, that one task reads while another writes.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -8,8 +9,9 @@ use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
-use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use crate::limits::{FINISH_READS_MAX, FINISH_TIMEOUT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use crate::link::Endpoint;
 use crate::memory::Memory;
 
@@ -154,5 +156,33 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    /// Ends our side and waits a little for the peer to end its own: closing while something of the peer is unread would throw
+    /// away what we said last.
+    pub(crate) async fn finish(&self) {
+        if self.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let draining = async {
+            let mut scratch = [0; 1024];
+            for _ in 0..FINISH_READS_MAX {
+                match self.try_read(&mut scratch) {
+                    Ok(0) => return,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.readable().await.is_ok() => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        _ = timeout(FINISH_TIMEOUT, draining).await;
+    }
+
+    /// Ends one or both directions at once.
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => SockRef::from(stream).shutdown(how),
+            Self::Unix(stream) => SockRef::from(stream).shutdown(how),
+        }
     }
 }

@@ -45,6 +45,11 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.bytes(usize::from(len))?).ok()
     }
 
+    /// All that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Succeeds if nothing is left over.
     pub(crate) fn end(self) -> Option<()> {
         self.rest.is_empty().then_some(())

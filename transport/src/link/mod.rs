@@ -3,8 +3,11 @@
 mod auth;
 mod client;
 mod endpoint;
+mod frame;
+mod handshake;
 mod hello;
 mod listener;
+mod message;
 mod server;
 
 pub use auth::{AuthError, Authenticator, NoSecret, ProofKey, SharedSecret, Token, TokenClaims};

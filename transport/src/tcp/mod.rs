@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::engine::Connection;
-use crate::ids::PeerId;
+use crate::exports::Exports;
+use crate::ids::{PeerId, SessionId};
 use crate::link::{Authenticator, Endpoint, Identity, LinkError};
+use crate::stream::{DetachedStream, Stream};
 
 /// How a connection is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,4 +53,16 @@ impl TcpConnection {
     ) -> Result<Arc<dyn Connection>, LinkError> {
         unimplemented!()
     }
+}
+
+/// What a lane's target side works with.
+#[derive(Debug)]
+pub(crate) struct LaneContext {
+    pub(crate) session: SessionId,
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) progress_timeout: Duration,
+}
+
+pub(crate) async fn serve_lane(_stream: DetachedStream, _lane: LaneContext, _shutdown: watch::Receiver<bool>) {
+    unimplemented!()
 }
