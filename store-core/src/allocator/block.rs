@@ -1,0 +1,209 @@
+//! The blocks of a segment: a chain in address order, kept in an arena of reusable slots.
+
+use std::ops::{Index, IndexMut};
+
+/// The place of a block in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+impl Slot {
+    /// No block.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    /// The block at offset 0: splitting and merging keep the slot of the lower block, so it never moves.
+    pub(super) const FIRST: Self = Self(0);
+
+    pub(super) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a slot of the arena stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// No block: the slot waits in the list of spare slots.
+    Spare,
+    /// A block that is in the free index.
+    Free,
+    /// A block that belongs to a caller.
+    Allocated,
+}
+
+/// A run of units with one state, and its links.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// First unit of the block.
+    pub(super) offset: u64,
+    /// Units in the block, never zero.
+    pub(super) units: u64,
+    /// The block that ends where this one starts.
+    pub(super) below: Slot,
+    /// The block that starts where this one ends; in a spare slot, the next spare slot.
+    pub(super) above: Slot,
+    /// Links of the free index, meaningful in a free block only.
+    pub(super) left: Slot,
+    pub(super) right: Slot,
+    pub(super) parent: Slot,
+    /// Position of the block in the heap order of its tree: a fixed scramble of the slot.
+    pub(super) priority: u32,
+    pub(super) state: State,
+}
+
+/// The arena. Indexing a slot that never existed panics.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    blocks: Vec<Block>,
+    spare: Slot,
+    slots_max: u32,
+}
+
+impl Blocks {
+    /// One free block of `units` units that is not yet in any index.
+    pub(super) fn new(units: u64, slots_max: u32) -> Self {
+        let first = Block {
+            offset: 0,
+            units,
+            below: Slot::NONE,
+            above: Slot::NONE,
+            left: Slot::NONE,
+            right: Slot::NONE,
+            parent: Slot::NONE,
+            priority: scramble(0),
+            state: State::Free,
+        };
+        Self {
+            blocks: vec![first],
+            spare: Slot::NONE,
+            slots_max,
+        }
+    }
+
+    /// The block in `slot`, or nothing if there is no such slot.
+    pub(super) fn get(&self, slot: Slot) -> Option<&Block> {
+        self.blocks.get(slot.index())
+    }
+
+    /// Whether another block can be recorded.
+    pub(super) fn has_room(&self) -> bool {
+        !self.spare.is_none() || self.blocks.len() < self.slots_max as usize
+    }
+
+    /// The most blocks that can be recorded.
+    pub(super) fn slots_max(&self) -> u32 {
+        self.slots_max
+    }
+
+    /// Number of slots ever used, spare ones included.
+    pub(super) fn slots(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Number of spare slots, counted one by one.
+    pub(super) fn count_spare(&self) -> usize {
+        let next = |slot: &Slot| Some(self[*slot].above).filter(|above| !above.is_none());
+        std::iter::successors(Some(self.spare).filter(|spare| !spare.is_none()), next).count()
+    }
+
+    /// Cuts `slot` to `units` units and returns a new free block, in no index, of what is left above.
+    ///
+    /// Panics if nothing would be left or if [`Self::has_room`] is false.
+    pub(super) fn split(&mut self, slot: Slot, units: u64) -> Slot {
+        let lower = self[slot];
+        assert!(
+            0 < units && units < lower.units,
+            "cannot cut {units} units off a block of {}",
+            lower.units
+        );
+        let upper = self.take_slot();
+        let block = &mut self[upper];
+        block.offset = lower.offset + units;
+        block.units = lower.units - units;
+        block.below = slot;
+        block.above = lower.above;
+        block.state = State::Free;
+        if !lower.above.is_none() {
+            self[lower.above].below = upper;
+        }
+        let block = &mut self[slot];
+        block.units = units;
+        block.above = upper;
+        upper
+    }
+
+    /// Merges the block above `slot` into it; neither may be in an index. Panics if they don't adjoin.
+    pub(super) fn absorb_above(&mut self, slot: Slot) {
+        let Block {
+            offset,
+            units,
+            above: gone,
+            ..
+        } = self[slot];
+        let upper = self[gone];
+        assert_eq!(
+            offset + units,
+            upper.offset,
+            "corrupt block chain: neighbours do not adjoin"
+        );
+        let block = &mut self[slot];
+        block.units = units + upper.units;
+        block.above = upper.above;
+        if !upper.above.is_none() {
+            self[upper.above].below = slot;
+        }
+        let spare = self.spare;
+        let block = &mut self[gone];
+        block.state = State::Spare;
+        block.above = spare;
+        self.spare = gone;
+    }
+
+    /// All blocks in address order.
+    pub(super) fn in_address_order(&self) -> impl Iterator<Item = (Slot, &Block)> {
+        let next = |slot: &Slot| Some(self[*slot].above).filter(|above| !above.is_none());
+        std::iter::successors(Some(Slot::FIRST), next).map(|slot| (slot, &self[slot]))
+    }
+
+    fn take_slot(&mut self) -> Slot {
+        if self.spare.is_none() {
+            assert!(self.has_room(), "more than {} blocks", self.slots_max);
+            #[expect(clippy::cast_possible_truncation, reason = "slots_max is a u32")]
+            let slot = self.blocks.len() as u32;
+            let block = Block {
+                priority: scramble(slot),
+                ..self.blocks[0]
+            };
+            self.blocks.push(block);
+            return Slot(slot);
+        }
+        let slot = self.spare;
+        assert_eq!(self[slot].state, State::Spare, "corrupt list of spare slots");
+        self.spare = self[slot].above;
+        slot
+    }
+}
+
+impl Index<Slot> for Blocks {
+    type Output = Block;
+
+    fn index(&self, slot: Slot) -> &Block {
+        &self.blocks[slot.index()]
+    }
+}
+
+impl IndexMut<Slot> for Blocks {
+    fn index_mut(&mut self, slot: Slot) -> &mut Block {
+        &mut self.blocks[slot.index()]
+    }
+}
+
+/// A bijective scramble of 32 bits: priorities look random but depend on nothing but the slot.
+fn scramble(slot: u32) -> u32 {
+    let mut bits = slot ^ 0x9e37_79b9;
+    bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
+    bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
+    bits ^ bits >> 16
+}

@@ -1,0 +1,117 @@
+//! The choices of a placement policy, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::names::{self, UnknownName};
+
+/// How entries are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Preferred entries, then a scan from a random start.
+    Random,
+    /// Preferred entries, then a sample of neighbours by their free ratio, then the fallback scan.
+    #[default]
+    FreeRatioFirst,
+}
+
+impl Strategy {
+    const ALL: [Self; 2] = [Self::Random, Self::FreeRatioFirst];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::FreeRatioFirst => "free_ratio_first",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        names::choose("placement strategy", name, &Self::ALL, Self::name)
+    }
+}
+
+/// How a strategy looks for room once its first choices have failed. [`Strategy::Random`] has no use for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// A scan of which every position costs one.
+    Blind,
+    /// A scan in which, after a real failure in a large pool, entries that are known to have no room cost nothing.
+    #[default]
+    FitAware,
+}
+
+impl Fallback {
+    const ALL: [Self; 2] = [Self::Blind, Self::FitAware];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Blind => "blind",
+            Self::FitAware => "fit_aware",
+        }
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Fallback {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        names::choose("placement fallback", name, &Self::ALL, Self::name)
+    }
+}
+
+/// A complete placement policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// How entries are tried.
+    pub strategy: Strategy,
+    /// How room is looked for once the first choices have failed.
+    pub fallback: Fallback,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocator::Classes;
+
+    #[test]
+    fn every_name_leads_back_to_its_choice() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        }
+        for fallback in Fallback::ALL {
+            assert_eq!(fallback.to_string().parse(), Ok(fallback));
+        }
+        assert_eq!("peer".parse(), Ok(Classes::Peer));
+        assert_eq!("tight".parse(), Ok(Classes::Tight));
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_names_that_exist() {
+        let error = "best_fitting".parse::<Strategy>().unwrap_err();
+        let text = r#"unknown placement strategy "best_fitting": expected one of random, free_ratio_first"#;
+        assert_eq!(error.to_string(), text);
+        let error = "Blind".parse::<Fallback>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"unknown placement fallback "Blind": expected one of blind, fit_aware"#
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! Placement: the phases of each strategy, and the fit-aware fallback in cases whose answer is known exactly.
+
+mod fit_aware;
+mod pools;
+mod statistics;
+mod strategies;
