@@ -1,0 +1,68 @@
+//! Every limit of this crate, with its unit in its name.
+
+// ---- Region allocator ----
+
+/// Smallest alignment of a region in bytes: one cache line, the size of a descriptor.
+pub const ALIGNMENT_BYTES_MIN: u64 = 64;
+
+/// Bits of the mantissa of a size class: neighbouring classes differ by at most 1/64, about 1.6 %.
+pub const CLASS_MANTISSA_BITS: u32 = 6;
+
+/// Bits of the mantissa of a size class under the peer's rule: neighbouring classes differ by at most 1/8.
+pub const PEER_CLASS_MANTISSA_BITS: u32 = 3;
+
+/// Number of size classes under the peer's rule.
+pub const PEER_CLASSES: usize = 256;
+
+/// Most blocks, free and allocated together, that one segment can be cut into (3 GiB of records).
+pub const BLOCKS_MAX: u32 = 1 << 26;
+
+// One word of the class bitmap holds the classes of one power of two.
+const _: () = assert!(1 << CLASS_MANTISSA_BITS == u64::BITS);
+// A block that is free has allocated neighbours, so a full table still has room for the free record of each.
+const _: () = assert!(BLOCKS_MAX >= 2);
+
+// ---- Placement ----
+
+/// Entries that `free_ratio_first` samples for each replica still missing.
+pub const SAMPLED_ENTRIES_PER_REPLICA: usize = 6;
+
+/// Most positions of one scan that may cost an allocation attempt.
+pub const CHARGEABLE_POSITIONS_MAX: usize = 100;
+
+/// Most positions that one fit-aware scan may visit, credited ones included.
+pub const SCANNED_POSITIONS_MAX: usize = 200;
+
+/// Largest pool in which no hint is read: the chargeable budget already reaches every entry.
+pub const HINTLESS_ENTRIES_MAX: usize = CHARGEABLE_POSITIONS_MAX;
+
+// Credits extend a scan; they can't if the scan budget ends first.
+const _: () = assert!(SCANNED_POSITIONS_MAX > CHARGEABLE_POSITIONS_MAX);
+
+// ---- Membership ----
+
+/// Most nodes among which the homes of a namespace's keys are: a batch of keys asks no more nodes than this.
+pub const INDEX_NODES_MAX: usize = 8;
+
+/// Most namespaces whose index nodes are cached.
+pub const INDEX_CACHE_NAMESPACES_MAX: usize = 1024;
+
+/// First wait before a member that did not answer is probed again.
+pub const PROBE_BACKOFF_MS_MIN: u64 = 50;
+
+/// Longest wait between two probes of a member that does not answer.
+pub const PROBE_BACKOFF_MS_MAX: u64 = 5_000;
+
+// ---- Objects and outcomes ----
+
+/// How long a put's outcome is remembered for retries.
+pub const OUTCOME_LIFE_MS: u64 = 300_000;
+
+/// Most outcomes remembered at once (about 25 MiB).
+pub const OUTCOMES_MAX: usize = 1 << 18;
+
+/// Most segments that one node mounts in one life.
+pub const SEGMENTS_MAX: usize = 1024;
+
+/// Most of the owner's own transfers that may be under way in one region.
+pub const HOLDS_PER_REGION_MAX: u32 = 1 << 20;

@@ -1,0 +1,295 @@
+//! The life of the objects that one node holds: *reserved*, then *sealed*, then removed.
+//!
+//! A [`Holder`] decides for all segments of one node in one of its lives. The memory is not here; what is written to the tables
+//! beside the segments goes through [`SegmentTable`].
+//!
+//! *A put.* [`Holder::reserve`] sets a region aside. Each write into it is announced by [`Holder::begin_write`] and over with
+//! [`Holder::end_write`]; [`Holder::wrote`] in between says that the bytes are there. [`Holder::begin_commit`] stops the writing and says which
+//! pieces the owner must read and check. The commit then goes through three types, so that no step can be left out:
+//!
+//! | has | call | next |
+//! |---|---|---|
+//! | [`Unverified`] | [`Holder::verify`] | [`Verified`], or the region is freed |
+//! | [`Verified`]; now ask the homes | [`Holder::seal`] | [`Unreported`]: readable, described in the table |
+//! | | [`Holder::yield_to`] (the key has an object) | over, the region is freed |
+//! | [`Unreported`]; now tell the homes | [`Holder::report`] | over, the outcome is remembered |
+//! | | [`Holder::retract`] (they do not take it) | over, the region is freed |
+//! | [`Unverified`] or [`Verified`] | [`Holder::abandon`] | over, the region is freed |
+//!
+//! A commit that is begun ends by one of these calls and by nothing else: neither time nor the end of the session ends it. So the caller keeps
+//! each token in something that gives it back whatever happens. The same holds for [`WriteHold`] and [`ReadHold`].
+//!
+//! *Held.* A region that is given up while the owner's own transfers are under way in it is *held* until the last of them is over, and its
+//! bytes are allocated until then. Readers elsewhere do not hold it up: they see that the generation has changed.
+//!
+//! Payload is counted in occupied bytes (lengths rounded up to the alignment), and always
+//! capacity = free + sealed + reserved + held.
+
+mod commit;
+mod error;
+mod names;
+mod pieces;
+mod pool;
+mod read;
+mod region;
+mod reserve;
+mod segment;
+mod slots;
+mod write;
+
+use self::names::Names;
+use self::region::Record;
+use self::segment::Segment;
+use crate::limits::SEGMENTS_MAX;
+use crate::outcomes::Outcomes;
+use crate::placement::{PlacementCounters, Placer, Policy};
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use tenon_protocol::ids::{ClusterId, Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
+use tenon_protocol::message::SpaceAccount;
+use tenon_protocol::table::{Descriptor, KeyRow};
+
+pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
+pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};
+pub use self::read::{ObjectInfo, Page, ReadHold};
+pub use self::region::RegionId;
+pub use self::reserve::{EndReason, Ended, ReserveSpec, Reserved};
+pub use self::write::WriteHold;
+
+/// Who reserved, and so whose end ends the reservation: a session is known to its coordinator only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The node that the client talks to.
+    pub coordinator: NodeId,
+    /// The client's session there.
+    pub session: SessionId,
+}
+
+/// What a holder is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HolderConfig {
+    /// Which node.
+    pub node: NodeId,
+    /// Which of its lives.
+    pub incarnation: Incarnation,
+    /// The cluster under which keys are hashed.
+    pub cluster: ClusterId,
+    /// A reservation that does not say otherwise ends this long after the last byte arrived.
+    pub reservation_ttl_ms: u32,
+    /// How a segment is chosen for a region.
+    pub policy: Policy,
+}
+
+/// What a segment is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentSpec {
+    /// Payload bytes.
+    pub len_bytes: u64,
+    /// Descriptors in its table: at most so many regions are in use at once.
+    pub slots: u32,
+    /// Regions begin at multiples of this power of two, at least 64.
+    pub alignment_bytes: u64,
+}
+
+/// The table beside one segment, as the holder writes it. Each call is complete, in memory, when it returns.
+pub trait SegmentTable {
+    /// Describes an object: first all else, then, by one store, the descriptor's generation.
+    fn seal(&mut self, plan: &SealPlan);
+
+    /// Makes a slot describe nothing, by one store of the descriptor's generation. Slot and region may be used again right after.
+    fn invalidate(&mut self, slot: Slot);
+}
+
+/// What is written to the table when an object is sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealPlan {
+    /// The descriptor and row to write.
+    pub slot: Slot,
+    /// The descriptor.
+    pub descriptor: Descriptor,
+    /// The row beside it; it says where the object lies.
+    pub row: KeyRow,
+    /// CRC-64/NVME of each full piece, in order.
+    pub piece_sums: Vec<u64>,
+}
+
+/// What one segment is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentUsage {
+    /// Which.
+    pub segment: SegmentId,
+    /// Its payload.
+    pub space: SpaceAccount,
+    /// Descriptors in its table.
+    pub slots: u32,
+    /// Of which in use, by objects, reservations and held regions.
+    pub slots_used: u32,
+}
+
+/// The objects and reservations of one node.
+#[derive(Debug)]
+pub struct Holder<T> {
+    config: HolderConfig,
+    /// The last one given out.
+    generation: Generation,
+    /// The segment with id n is at n - 1.
+    segments: Vec<Segment<T>>,
+    placer: Placer,
+    placement: PlacementCounters,
+    /// Live reservations, commits in progress included.
+    reservations: BTreeMap<(PutId, KeyHash), RegionId>,
+    /// Reservations without a commit in progress, by who made them.
+    by_owner: BTreeSet<(Owner, RegionId)>,
+    /// The same, by when they are next looked at.
+    expiries: BTreeSet<(Time, RegionId)>,
+    /// Sealed objects.
+    by_hash: BTreeMap<KeyHash, RegionId>,
+    names: Names,
+    outcomes: Outcomes,
+    /// Reservations that ended and were not drained yet.
+    ended: Vec<Ended>,
+}
+
+impl<T: SegmentTable> Holder<T> {
+    /// A holder without segments.
+    pub fn new(config: HolderConfig) -> Self {
+        Self {
+            config,
+            generation: Generation::base(config.incarnation),
+            segments: Vec::new(),
+            placer: Placer::new(config.policy),
+            placement: PlacementCounters::default(),
+            reservations: BTreeMap::new(),
+            by_owner: BTreeSet::new(),
+            expiries: BTreeSet::new(),
+            by_hash: BTreeMap::new(),
+            names: Names::default(),
+            outcomes: Outcomes::default(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// The id that the next mounted segment gets.
+    pub fn next_segment(&self) -> SegmentId {
+        SegmentId(u32::try_from(self.segments.len() + 1).expect("segments are bounded"))
+    }
+
+    /// Takes a segment into use. `table` is its table, in which no slot describes anything.
+    pub fn mount(&mut self, spec: &SegmentSpec, table: T) -> Result<SegmentId, MountError> {
+        if self.segments.len() >= SEGMENTS_MAX {
+            return Err(MountError::TooMany);
+        }
+        let id = self.next_segment();
+        self.segments.push(Segment::new(id, spec, table)?);
+        Ok(id)
+    }
+
+    /// What one segment is used for; `None` if it is not mounted.
+    pub fn segment_usage(&self, segment: SegmentId) -> Option<SegmentUsage> {
+        self.segment(segment).map(usage)
+    }
+
+    /// What the segments are used for, by id.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentUsage> {
+        self.segments.iter().map(usage)
+    }
+
+    /// What all segments together are used for.
+    pub fn account(&self) -> SpaceAccount {
+        let mut total = SpaceAccount::default();
+        for account in self.segments.iter().map(Segment::account) {
+            total.capacity_bytes += account.capacity_bytes;
+            total.free_bytes += account.free_bytes;
+            total.sealed_bytes += account.sealed_bytes;
+            total.reserved_bytes += account.reserved_bytes;
+            total.held_bytes += account.held_bytes;
+            total.largest_free_bytes = total.largest_free_bytes.max(account.largest_free_bytes);
+            total.objects += account.objects;
+            total.reservations += account.reservations;
+        }
+        total
+    }
+
+    /// What placement did so far, for metrics.
+    pub fn placement_counters(&self) -> &PlacementCounters {
+        &self.placement
+    }
+
+    fn segment(&self, id: SegmentId) -> Option<&Segment<T>> {
+        self.segments.get(segment_index(id)?)
+    }
+
+    fn segment_mut(&mut self, id: SegmentId) -> Option<&mut Segment<T>> {
+        self.segments.get_mut(segment_index(id)?)
+    }
+
+    fn record(&self, id: RegionId) -> Option<&Record> {
+        self.segment(id.segment)?.get(id)
+    }
+
+    fn record_mut(&mut self, id: RegionId) -> Option<&mut Record> {
+        self.segment_mut(id.segment)?.get_mut(id)
+    }
+
+    /// The segment of a region that this holder gave out.
+    fn segment_of(&mut self, id: RegionId) -> &mut Segment<T> {
+        self.segment_mut(id.segment).expect("regions lie in mounted segments")
+    }
+
+    /// Panics if indexes, records, accounts and tokens do not agree. O(n): for tests.
+    pub fn check_invariants(&self) {
+        let (mut reservations, mut waiting, mut objects) = (0, 0, 0);
+        for segment in &self.segments {
+            segment.check_invariants();
+            for (id, record) in segment.regions() {
+                assert!(record.generation <= self.generation, "a generation was never given out");
+                if let Some(reservation) = record.reservation() {
+                    reservations += 1;
+                    let put = (reservation.put_id, reservation.key_hash);
+                    assert_eq!(
+                        self.reservations.get(&put),
+                        Some(&id),
+                        "a reservation is not found by its put"
+                    );
+                    assert_eq!(reservation.name.hash(self.config.cluster), reservation.key_hash);
+                    let waits = reservation.commit.is_none();
+                    waiting += usize::from(waits);
+                    assert_eq!(self.by_owner.contains(&(reservation.owner, id)), waits);
+                    assert_eq!(self.expiries.contains(&(reservation.queued_at, id)), waits);
+                    assert!(reservation.queued_at <= reservation.expires_at || record.holds > 0);
+                    assert!(waits || record.holds == 0, "a region is written during its commit");
+                }
+                if let Some(object) = record.object() {
+                    objects += 1;
+                    assert_eq!(
+                        self.by_hash.get(&object.key_hash),
+                        Some(&id),
+                        "an object is not found by its hash"
+                    );
+                    assert_eq!(
+                        self.names.get(&object.name),
+                        Some(id),
+                        "an object is not found by its name"
+                    );
+                }
+            }
+        }
+        assert_eq!(self.reservations.len(), reservations);
+        assert_eq!((self.by_owner.len(), self.expiries.len()), (waiting, waiting));
+        assert_eq!((self.by_hash.len(), self.names.iter().count()), (objects, objects));
+        self.outcomes.check_invariants();
+    }
+}
+
+fn segment_index(id: SegmentId) -> Option<usize> {
+    usize::try_from(id.0).ok()?.checked_sub(1)
+}
+
+fn usage<T: SegmentTable>(segment: &Segment<T>) -> SegmentUsage {
+    SegmentUsage {
+        segment: segment.id(),
+        space: segment.account(),
+        slots: segment.slots().slots(),
+        slots_used: segment.slots().used(),
+    }
+}

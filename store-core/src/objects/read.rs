@@ -1,0 +1,162 @@
+//! Reading, looking up, listing and removing sealed objects.
+
+use super::region::Record;
+use super::{HoldError, Holder, RegionId, SegmentTable};
+use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
+use tenon_protocol::message::{ListEntry, Replica};
+use tenon_protocol::name::{Namespace, ObjectName};
+
+/// A read by the owner that is under way. Give it to [`Holder::end_read`] when the last byte has left, whatever happened.
+#[derive(Debug)]
+#[must_use = "the region stays held"]
+pub struct ReadHold {
+    region: RegionId,
+}
+
+impl ReadHold {
+    /// The use of the region that is read: it does not change while the hold lasts.
+    pub fn generation(&self) -> Generation {
+        self.region.generation
+    }
+}
+
+/// What a holder knows of one of its objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Which object of the key.
+    pub version: Version,
+    /// Its length.
+    pub len_bytes: u64,
+    /// CRC-64/NVME of all its bytes.
+    pub checksum: u64,
+    /// What was stored with it.
+    pub fingerprint: Box<[u8]>,
+    /// When it was sealed, by the owner's wall clock.
+    pub sealed_unix_ms: u64,
+    /// Where it lies.
+    pub replica: Replica,
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// In byte order of the keys.
+    pub entries: Vec<ListEntry>,
+    /// There are more after the last entry.
+    pub more: bool,
+}
+
+impl<T: SegmentTable> Holder<T> {
+    /// A read of bytes of a segment is about to begin. All of them must lie in one sealed object.
+    pub fn begin_read(&mut self, segment: SegmentId, offset_bytes: u64, len_bytes: u64) -> Result<ReadHold, HoldError> {
+        let mounted = self.segment_mut(segment).ok_or(HoldError::Stale)?;
+        let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(HoldError::OutOfRange)?;
+        let record = mounted.at_or_before(offset_bytes).ok_or(HoldError::Stale)?;
+        let start_bytes = record.region.offset_bytes();
+        let region_end_bytes = start_bytes + record.len_bytes();
+        if offset_bytes >= region_end_bytes || record.object().is_none() {
+            return Err(HoldError::Stale);
+        }
+        if len_bytes == 0 || end_bytes > region_end_bytes {
+            return Err(HoldError::OutOfRange);
+        }
+        record.hold()?;
+        let region = RegionId {
+            segment,
+            offset_bytes: start_bytes,
+            generation: record.generation,
+        };
+        Ok(ReadHold { region })
+    }
+
+    /// A read is over. A region whose object was removed meanwhile is freed with the last of them.
+    pub fn end_read(&mut self, hold: ReadHold) {
+        self.segment_of(hold.region).release(hold.region);
+    }
+
+    /// The object of a key, if it is here.
+    pub fn lookup(&self, name: &ObjectName) -> Option<ObjectInfo> {
+        self.info(self.names.get(name)?)
+    }
+
+    /// The object of a key, if it is here.
+    pub fn lookup_hash(&self, key_hash: KeyHash) -> Option<ObjectInfo> {
+        self.info(*self.by_hash.get(&key_hash)?)
+    }
+
+    /// Whether exactly this object is here, sealed.
+    pub fn confirm(&self, key_hash: KeyHash, version: Version) -> bool {
+        self.object_of(key_hash, version).is_some()
+    }
+
+    /// Drops exactly this object. False if it is not here. Its descriptor describes nothing when this returns.
+    pub fn remove(&mut self, key_hash: KeyHash, version: Version) -> bool {
+        let Some(region) = self.object_of(key_hash, version) else {
+            return false;
+        };
+        let super::region::State::Sealed(object) = self.segment_of(region).retire(region) else {
+            unreachable!("objects are sealed");
+        };
+        self.by_hash.remove(&key_hash);
+        self.names.remove(&object.name);
+        true
+    }
+
+    /// Keys that begin with `prefix` and come after `after`, at most `limit`.
+    pub fn list(&self, namespace: &Namespace, prefix: &str, after: Option<&str>, limit: u32) -> Page {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut regions = self.names.list(namespace, prefix, after);
+        let entries: Vec<_> = regions
+            .by_ref()
+            .take(limit)
+            .map(|region| self.list_entry(region))
+            .collect();
+        Page {
+            entries,
+            more: regions.next().is_some(),
+        }
+    }
+
+    fn list_entry(&self, region: RegionId) -> ListEntry {
+        let record = self.record(region).expect("named objects are recorded");
+        let object = record.object().expect("named objects are sealed");
+        ListEntry {
+            key: object.name.key().to_owned(),
+            len_bytes: record.len_bytes(),
+            version: object.version,
+            holders: vec![self.config.node],
+            sealed_unix_ms: object.sealed_unix_ms,
+        }
+    }
+
+    fn object_of(&self, key_hash: KeyHash, version: Version) -> Option<RegionId> {
+        let region = *self.by_hash.get(&key_hash)?;
+        let object = self.record(region)?.object()?;
+        (object.version == version).then_some(region)
+    }
+
+    fn info(&self, region: RegionId) -> Option<ObjectInfo> {
+        let record = self.record(region)?;
+        let object = record.object()?;
+        Some(ObjectInfo {
+            version: object.version,
+            len_bytes: record.len_bytes(),
+            checksum: object.checksum,
+            fingerprint: object.fingerprint.clone(),
+            sealed_unix_ms: object.sealed_unix_ms,
+            replica: self.replica(region, record),
+        })
+    }
+
+    /// Where a region lies, for others.
+    pub(super) fn replica(&self, region: RegionId, record: &Record) -> Replica {
+        Replica {
+            holder: self.config.node,
+            incarnation: self.config.incarnation,
+            segment: region.segment,
+            offset_bytes: region.offset_bytes,
+            slot: record.slot,
+            generation: region.generation,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Reservations: how they begin, and how they end without an object.
+
+use super::pieces::ArrivedPieces;
+use super::region::{Reservation, State};
+use super::segment::{Segment, Taken};
+use super::{CommitInProgress, Holder, Owner, RegionId, ReserveError, SegmentTable};
+use crate::placement::{self, PlaceError, Request};
+use crate::time::Time;
+use rand::Rng;
+use std::sync::Arc;
+use tenon_protocol::error::NoSpace;
+use tenon_protocol::ids::{KeyHash, PutId, Slot};
+use tenon_protocol::limits::RESERVATION_TTL_MS_MAX;
+use tenon_protocol::name::ObjectName;
+
+/// What is to be reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReserveSpec {
+    /// The attempt.
+    pub put_id: PutId,
+    /// The key.
+    pub name: ObjectName,
+    /// The object's exact length.
+    pub len_bytes: u64,
+    /// Who may write, and whose end ends the reservation.
+    pub owner: Owner,
+    /// Time to live since the last byte arrived; the holder's default if not given.
+    pub ttl_ms: Option<u32>,
+}
+
+/// A region that is set aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    /// Where.
+    pub region: RegionId,
+    /// Its length, which is the object's.
+    pub len_bytes: u64,
+    /// Its place in the segment's table.
+    pub slot: Slot,
+    /// It ends this long after the last byte arrived.
+    pub ttl_ms: u32,
+    /// The right to write must be made for the owner: the reservation is new, or was made by another session before.
+    pub needs_grant: bool,
+}
+
+/// A reservation that is over: the right to write to its region must be revoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Where it was.
+    pub region: RegionId,
+    /// Whose.
+    pub put_id: PutId,
+    /// Of which key.
+    pub key_hash: KeyHash,
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// Why a reservation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// It has become an object.
+    Sealed,
+    /// The key has an object already, or the put was stored elsewhere.
+    NotNeeded,
+    /// The commit failed.
+    Failed,
+    /// The client gave it back.
+    Aborted,
+    /// No byte arrived for its time to live.
+    Expired,
+    /// The client's session ended.
+    SessionEnded,
+}
+
+impl<T: SegmentTable> Holder<T> {
+    /// Sets a region aside. Asking again for the same put, key and length answers the same region and begins its time to live anew; the
+    /// owner is then the one that asked last.
+    pub fn reserve<R: Rng + ?Sized>(
+        &mut self,
+        now: Time,
+        rng: &mut R,
+        spec: ReserveSpec,
+    ) -> Result<Reserved, ReserveError> {
+        let ttl_ms = spec.ttl_ms.unwrap_or(self.config.reservation_ttl_ms);
+        if ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX {
+            return Err(ReserveError::TimeToLive { ttl_ms });
+        }
+        let key_hash = spec.name.hash(self.config.cluster);
+        if let Some(&region) = self.reservations.get(&(spec.put_id, key_hash)) {
+            return self.reserve_again(now, region, &spec);
+        }
+        let (segment, taken) = self.place(rng, spec.len_bytes)?;
+        self.generation = self.generation.next();
+        let expires_at = now.after_ms(ttl_ms.into());
+        let reservation = Reservation {
+            put_id: spec.put_id,
+            name: Arc::new(spec.name),
+            key_hash,
+            owner: spec.owner,
+            ttl_ms,
+            expires_at,
+            queued_at: expires_at,
+            pieces: ArrivedPieces::new(spec.len_bytes),
+            commit: None,
+        };
+        let state = State::Reserved(Box::new(reservation));
+        let region = self.segments[segment].adopt(taken, self.generation, state);
+        self.reservations.insert((spec.put_id, key_hash), region);
+        self.by_owner.insert((spec.owner, region));
+        self.expiries.insert((expires_at, region));
+        Ok(self.reserved(region, true))
+    }
+
+    fn reserve_again(&mut self, now: Time, region: RegionId, spec: &ReserveSpec) -> Result<Reserved, ReserveError> {
+        let record = self.record_mut(region).expect("reservations are recorded");
+        let (reserved_bytes, len_bytes) = (record.len_bytes(), spec.len_bytes);
+        if reserved_bytes != len_bytes {
+            return Err(ReserveError::OtherLength {
+                reserved_bytes,
+                len_bytes,
+            });
+        }
+        let reservation = record.reservation_mut().expect("it is reserved");
+        if reservation.commit.is_some() {
+            return Ok(self.reserved(region, false));
+        }
+        reservation.expires_at = now.after_ms(reservation.ttl_ms.into());
+        let previous = std::mem::replace(&mut reservation.owner, spec.owner);
+        self.by_owner.remove(&(previous, region));
+        self.by_owner.insert((spec.owner, region));
+        Ok(self.reserved(region, previous != spec.owner))
+    }
+
+    fn reserved(&self, region: RegionId, needs_grant: bool) -> Reserved {
+        let record = self.record(region).expect("reservations are recorded");
+        let reservation = record.reservation().expect("it is reserved");
+        Reserved {
+            region,
+            len_bytes: record.len_bytes(),
+            slot: record.slot,
+            ttl_ms: reservation.ttl_ms,
+            needs_grant,
+        }
+    }
+
+    fn place<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Result<(usize, Taken), ReserveError> {
+        if len_bytes == 0 {
+            return Err(ReserveError::EmptyObject);
+        }
+        let largest_segment_bytes = self.segments.iter().map(Segment::capacity_bytes).max().unwrap_or(0);
+        if len_bytes > largest_segment_bytes && !self.segments.is_empty() {
+            return Err(ReserveError::TooLarge {
+                len_bytes,
+                largest_segment_bytes,
+            });
+        }
+        let mut placed = Vec::with_capacity(1);
+        let pool = self.segments.as_mut_slice();
+        match self.placer.place(pool, &Request::new(len_bytes), rng, &mut placed) {
+            Ok(figures) => {
+                self.placement.record(&figures);
+                let placed = placed.pop().expect("a placement that succeeds has placed");
+                Ok((placed.entry.0, placed.region))
+            }
+            Err(PlaceError::NoSpace(error)) => {
+                self.placement.record(&error.figures);
+                Err(ReserveError::NoSpace(self.no_space(len_bytes, &error)))
+            }
+            Err(error) => unreachable!("a request for one region of {len_bytes} bytes: {error}"),
+        }
+    }
+
+    fn no_space(&self, asked_bytes: u64, error: &placement::NoSpace) -> NoSpace {
+        let account = self.account();
+        let lacks_slots =
+            |segment: &Segment<T>| !segment.slots().has_free() && segment.account().largest_free_bytes >= asked_bytes;
+        let stop_reason = if self.segments.is_empty() {
+            "no_segment".to_owned()
+        } else if self.segments.iter().any(lacks_slots) {
+            "slots".to_owned()
+        } else {
+            error.stop.to_string()
+        };
+        NoSpace {
+            asked_bytes,
+            free_bytes: account.free_bytes,
+            largest_free_bytes: account.largest_free_bytes,
+            evictable_bytes: 0,
+            held_bytes: account.held_bytes,
+            entries_looked_at: error.figures.entries_examined(),
+            stop_reason,
+        }
+    }
+
+    /// Gives a reservation back. False if there is none.
+    pub fn abort(&mut self, put_id: PutId, name: &ObjectName) -> Result<bool, CommitInProgress> {
+        let key_hash = name.hash(self.config.cluster);
+        let Some(&region) = self.reservations.get(&(put_id, key_hash)) else {
+            return Ok(false);
+        };
+        let record = self.record(region).expect("reservations are recorded");
+        if record
+            .reservation()
+            .is_some_and(|reservation| reservation.commit.is_some())
+        {
+            return Err(CommitInProgress);
+        }
+        self.end(region, EndReason::Aborted);
+        Ok(true)
+    }
+
+    /// A client's session has ended: its reservations end, except those with a commit in progress.
+    pub fn session_ended(&mut self, owner: Owner) {
+        while let Some(&(first, region)) = self.by_owner.range((owner, RegionId::LOWEST)..).next() {
+            if first != owner {
+                break;
+            }
+            self.end(region, EndReason::SessionEnded);
+        }
+    }
+
+    /// Ends the reservations whose time to live has passed since their last byte arrived. Call it a few times per second.
+    pub fn expire(&mut self, now: Time) {
+        while let Some(&(queued_at, region)) = self.expiries.first() {
+            if queued_at > now {
+                break;
+            }
+            self.expiries.pop_first();
+            let record = self.record_mut(region).expect("queued reservations are recorded");
+            let is_written = record.holds > 0;
+            let reservation = record.reservation_mut().expect("it is reserved");
+            if is_written {
+                // Bytes are arriving: the time to live has not begun.
+                reservation.expires_at = now.after_ms(reservation.ttl_ms.into());
+            }
+            reservation.queued_at = reservation.expires_at;
+            let expires_at = reservation.expires_at;
+            self.expiries.insert((expires_at, region));
+            if expires_at <= now {
+                self.end(region, EndReason::Expired);
+            }
+        }
+    }
+
+    /// The reservations that ended since the last call, in order. Ask after every call that may end one; the region may be in use for another
+    /// put already, whose [`RegionId`] differs.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Ends a reservation and gives its region up.
+    pub(super) fn end(&mut self, region: RegionId, reason: EndReason) {
+        let state = self.segment_of(region).retire(region);
+        let State::Reserved(reservation) = state else {
+            unreachable!("only reservations are ended");
+        };
+        self.unlist(region, &reservation, reason);
+    }
+
+    /// Forgets a reservation whose region has moved on.
+    pub(super) fn unlist(&mut self, region: RegionId, reservation: &Reservation, reason: EndReason) {
+        let (put_id, key_hash) = (reservation.put_id, reservation.key_hash);
+        self.reservations.remove(&(put_id, key_hash));
+        self.unqueue(region, reservation.owner, reservation.queued_at);
+        self.ended.push(Ended {
+            region,
+            put_id,
+            key_hash,
+            reason,
+        });
+    }
+
+    /// From here on neither time nor the end of the session ends the reservation.
+    pub(super) fn unqueue(&mut self, region: RegionId, owner: Owner, queued_at: Time) {
+        self.by_owner.remove(&(owner, region));
+        self.expiries.remove(&(queued_at, region));
+    }
+}

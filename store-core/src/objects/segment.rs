@@ -1,0 +1,276 @@
+//! One mounted segment: its bytes, its slots, its table, and the regions in use.
+
+use super::region::{Record, RegionId, State};
+use super::slots::SlotList;
+use super::{MountError, SealPlan, SegmentSpec, SegmentTable};
+use crate::allocator::{AllocatorConfig, Classes, Region, RegionAllocator};
+use std::collections::BTreeMap;
+use tenon_protocol::ids::{Generation, SegmentId, Slot};
+use tenon_protocol::message::SpaceAccount;
+
+/// Occupied bytes and numbers of regions, by what they are used for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Use {
+    sealed_bytes: u64,
+    reserved_bytes: u64,
+    held_bytes: u64,
+    objects: u64,
+    reservations: u64,
+}
+
+/// Bytes and a slot that are in no region yet.
+#[derive(Debug)]
+#[must_use = "bytes and slot stay taken"]
+pub(super) struct Taken {
+    region: Region,
+    slot: Slot,
+}
+
+/// A mounted segment.
+#[derive(Debug)]
+pub(super) struct Segment<T> {
+    id: SegmentId,
+    allocator: RegionAllocator,
+    slots: SlotList,
+    table: T,
+    /// By offset. Each is allocated, has a slot of its own, and does not overlap another.
+    regions: BTreeMap<u64, Record>,
+    in_use: Use,
+}
+
+impl<T: SegmentTable> Segment<T> {
+    pub(super) fn new(id: SegmentId, spec: &SegmentSpec, table: T) -> Result<Self, MountError> {
+        if spec.slots == 0 {
+            return Err(MountError::NoSlots);
+        }
+        let config = AllocatorConfig {
+            capacity_bytes: spec.len_bytes,
+            alignment_bytes: spec.alignment_bytes,
+            classes: Classes::Tight,
+        };
+        Ok(Self {
+            id,
+            allocator: RegionAllocator::new(config)?,
+            slots: SlotList::new(spec.slots),
+            table,
+            regions: BTreeMap::new(),
+            in_use: Use::default(),
+        })
+    }
+
+    pub(super) fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    pub(super) fn slots(&self) -> &SlotList {
+        &self.slots
+    }
+
+    pub(super) fn capacity_bytes(&self) -> u64 {
+        self.allocator.capacity_bytes()
+    }
+
+    /// A size that no request served by this segment can exceed right now: 0 if it has no slot left.
+    pub(super) fn largest_fit_upper_bound_bytes(&self) -> u64 {
+        if self.slots.has_free() {
+            self.allocator.largest_free_upper_bound_bytes()
+        } else {
+            0
+        }
+    }
+
+    /// Takes bytes and a slot, or nothing if either is lacking. They leak unless [`Self::adopt`] follows.
+    pub(super) fn take(&mut self, len_bytes: u64) -> Option<Taken> {
+        if !self.slots.has_free() {
+            return None;
+        }
+        let region = self.allocator.allocate(len_bytes).ok()?;
+        let slot = self.slots.take().expect("a slot is free");
+        Some(Taken { region, slot })
+    }
+
+    /// Makes what was taken from this segment a region in use.
+    pub(super) fn adopt(&mut self, taken: Taken, generation: Generation, state: State) -> RegionId {
+        let offset_bytes = taken.region.offset_bytes();
+        let record = Record {
+            region: taken.region,
+            slot: taken.slot,
+            generation,
+            holds: 0,
+            state,
+        };
+        self.count(&record, true);
+        let previous = self.regions.insert(offset_bytes, record);
+        assert!(previous.is_none(), "the allocator gave a region that is in use");
+        RegionId {
+            segment: self.id,
+            offset_bytes,
+            generation,
+        }
+    }
+
+    /// The region, if this very use of it is not over.
+    pub(super) fn get(&self, id: RegionId) -> Option<&Record> {
+        self.regions
+            .get(&id.offset_bytes)
+            .filter(|record| record.generation == id.generation)
+    }
+
+    /// See [`Self::get`]. The state is changed by [`Self::enter`] only.
+    pub(super) fn get_mut(&mut self, id: RegionId) -> Option<&mut Record> {
+        self.regions
+            .get_mut(&id.offset_bytes)
+            .filter(|record| record.generation == id.generation)
+    }
+
+    /// The region that has the byte at `offset_bytes`, or may have it: the last one that begins there or before.
+    pub(super) fn at_or_before(&mut self, offset_bytes: u64) -> Option<&mut Record> {
+        self.regions
+            .range_mut(..=offset_bytes)
+            .next_back()
+            .map(|(_, record)| record)
+    }
+
+    /// Moves a region on to another state, and the account with it. Answers the state before.
+    ///
+    /// # Panics
+    /// If this use of the region is over.
+    pub(super) fn enter(&mut self, id: RegionId, state: State) -> State {
+        let mut record = self.regions.remove(&id.offset_bytes).expect("a region in use");
+        assert_eq!(record.generation, id.generation, "this use of the region is over");
+        self.count(&record, false);
+        let before = std::mem::replace(&mut record.state, state);
+        self.count(&record, true);
+        self.regions.insert(id.offset_bytes, record);
+        before
+    }
+
+    /// Describes the region's object in the table.
+    pub(super) fn write_table(&mut self, plan: &SealPlan) {
+        self.table.seal(plan);
+    }
+
+    /// Ends this use of a region: an object's descriptor is made to describe nothing, then the bytes are given back, or held until the
+    /// transfers under way are over. Answers the state before.
+    ///
+    /// # Panics
+    /// If this use of the region is over.
+    pub(super) fn retire(&mut self, id: RegionId) -> State {
+        let before = self.enter(id, State::Held);
+        let record = &self.regions[&id.offset_bytes];
+        if matches!(before, State::Sealed(_)) {
+            self.table.invalidate(record.slot);
+        }
+        self.free_if_unused(id);
+        before
+    }
+
+    /// One transfer in the region is over. True if the bytes were given back with it.
+    pub(super) fn release(&mut self, id: RegionId) -> bool {
+        let record = self.get_mut(id).expect("a region with a transfer under way");
+        record.holds = record.holds.checked_sub(1).expect("a transfer under way was counted");
+        self.free_if_unused(id)
+    }
+
+    fn free_if_unused(&mut self, id: RegionId) -> bool {
+        let is_unused = self
+            .get(id)
+            .is_some_and(|record| record.holds == 0 && matches!(record.state, State::Held));
+        if !is_unused {
+            return false;
+        }
+        let record = self.regions.remove(&id.offset_bytes).expect("it was just found");
+        self.count(&record, false);
+        self.slots.give_back(record.slot);
+        self.allocator
+            .free(record.region)
+            .expect("the region came from this allocator");
+        true
+    }
+
+    fn count(&mut self, record: &Record, is_added: bool) {
+        let occupied_bytes = self.allocator.occupied_bytes(record.len_bytes());
+        let in_use = &mut self.in_use;
+        let (bytes, regions) = match record.state {
+            State::Reserved(_) => (&mut in_use.reserved_bytes, Some(&mut in_use.reservations)),
+            State::Sealed(_) => (&mut in_use.sealed_bytes, Some(&mut in_use.objects)),
+            State::Held => (&mut in_use.held_bytes, None),
+        };
+        let change = |total: &mut u64, by| *total = if is_added { *total + by } else { *total - by };
+        change(bytes, occupied_bytes);
+        if let Some(regions) = regions {
+            change(regions, 1);
+        }
+    }
+
+    /// What the segment's payload bytes are used for.
+    pub(super) fn account(&self) -> SpaceAccount {
+        SpaceAccount {
+            capacity_bytes: self.allocator.capacity_bytes(),
+            free_bytes: self.allocator.free_bytes(),
+            sealed_bytes: self.in_use.sealed_bytes,
+            reserved_bytes: self.in_use.reserved_bytes,
+            held_bytes: self.in_use.held_bytes,
+            largest_free_bytes: self.allocator.largest_free_upper_bound_bytes(),
+            objects: self.in_use.objects,
+            reservations: self.in_use.reservations,
+        }
+    }
+
+    /// All regions in use, by offset.
+    pub(super) fn regions(&self) -> impl Iterator<Item = (RegionId, &Record)> {
+        self.regions.iter().map(|(&offset_bytes, record)| {
+            let id = RegionId {
+                segment: self.id,
+                offset_bytes,
+                generation: record.generation,
+            };
+            (id, record)
+        })
+    }
+
+    /// Panics if allocator, slots, regions and account do not agree. O(n).
+    pub(super) fn check_invariants(&self) {
+        self.allocator.check_invariants();
+        let account = self.account();
+        let used_bytes = account.sealed_bytes + account.reserved_bytes + account.held_bytes;
+        assert_eq!(
+            account.capacity_bytes,
+            account.free_bytes + used_bytes,
+            "segment {}: the account leaks",
+            self.id
+        );
+        assert_eq!(
+            self.slots.used() as usize,
+            self.regions.len(),
+            "segment {}: a slot leaks",
+            self.id
+        );
+        let mut slots: Vec<_> = self.regions.values().map(|record| record.slot).collect();
+        slots.sort_unstable();
+        assert!(
+            slots.windows(2).all(|pair| pair[0] < pair[1]),
+            "segment {}: a slot is used twice",
+            self.id
+        );
+        let counted = |is_counted: fn(&State) -> bool| {
+            let counted = self.regions.values().filter(|record| is_counted(&record.state));
+            counted
+                .map(|record| self.allocator.occupied_bytes(record.len_bytes()))
+                .sum::<u64>()
+        };
+        assert_eq!(
+            counted(|state| matches!(state, State::Reserved(_))),
+            account.reserved_bytes
+        );
+        assert_eq!(counted(|state| matches!(state, State::Sealed(_))), account.sealed_bytes);
+        assert_eq!(counted(|state| matches!(state, State::Held)), account.held_bytes);
+        for (&offset_bytes, record) in &self.regions {
+            assert_eq!(offset_bytes, record.region.offset_bytes());
+            assert!(
+                !matches!(record.state, State::Held) || record.holds > 0,
+                "region {offset_bytes} is held by nobody"
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How puts ended well, remembered for a while so that a retry with the same put id gets the same answer.
+//!
+//! Failures are not remembered: a put that failed left nothing behind and may be tried again.
+
+use crate::limits::{OUTCOME_LIFE_MS, OUTCOMES_MAX};
+use crate::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+use tenon_protocol::ids::{KeyHash, PutId};
+use tenon_protocol::message::Committed;
+
+type Put = (PutId, KeyHash);
+
+/// Outcomes by put and key: at most [`OUTCOMES_MAX`], each for at most [`OUTCOME_LIFE_MS`]; the oldest goes first.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    by_put: BTreeMap<Put, Committed>,
+    in_order: VecDeque<(Time, Put)>,
+}
+
+impl Outcomes {
+    /// Remembers how a put ended. The first outcome of a put stands.
+    pub(crate) fn remember(&mut self, now: Time, put_id: PutId, key_hash: KeyHash, outcome: Committed) {
+        self.forget_old(now);
+        let put = (put_id, key_hash);
+        if self.by_put.contains_key(&put) {
+            return;
+        }
+        if self.by_put.len() >= OUTCOMES_MAX {
+            self.forget_oldest();
+        }
+        self.by_put.insert(put, outcome);
+        self.in_order.push_back((now.after_ms(OUTCOME_LIFE_MS), put));
+    }
+
+    /// How the put ended, if that is still remembered.
+    pub(crate) fn get(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<Committed> {
+        self.forget_old(now);
+        self.by_put.get(&(put_id, key_hash)).copied()
+    }
+
+    fn forget_old(&mut self, now: Time) {
+        while self.in_order.front().is_some_and(|&(until, _)| until <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, put)) = self.in_order.pop_front() {
+            self.by_put.remove(&put);
+        }
+    }
+
+    /// Panics if the two sides do not hold the same puts.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(
+            self.by_put.len(),
+            self.in_order.len(),
+            "an outcome is remembered on one side only"
+        );
+        assert!(self.in_order.iter().all(|(_, put)| self.by_put.contains_key(put)));
+        assert!(self.in_order.iter().is_sorted_by_key(|&(until, _)| until));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenon_protocol::ids::{Epoch, Version};
+    use tenon_protocol::message::PutOutcome;
+
+    const KEY: KeyHash = KeyHash::from_bytes([1; 16]);
+
+    fn put(id: u32) -> PutId {
+        PutId::from_bytes(u128::from(id).to_be_bytes())
+    }
+
+    fn outcome(outcome: PutOutcome) -> Committed {
+        let version = Version {
+            epoch: Epoch(1),
+            put_id: put(0),
+        };
+        Committed {
+            outcome,
+            version,
+            degraded: false,
+        }
+    }
+
+    #[test]
+    fn an_outcome_is_remembered_for_its_time_and_not_changed() {
+        let mut outcomes = Outcomes::default();
+        let stored = outcome(PutOutcome::Stored);
+        outcomes.remember(Time::ZERO, put(1), KEY, stored);
+        outcomes.remember(Time::ZERO, put(1), KEY, outcome(PutOutcome::AlreadyExists));
+        assert_eq!(
+            outcomes.get(Time::from_ms(OUTCOME_LIFE_MS - 1), put(1), KEY),
+            Some(stored)
+        );
+        assert_eq!(outcomes.get(Time::from_ms(OUTCOME_LIFE_MS), put(1), KEY), None);
+        outcomes.check_invariants();
+    }
+
+    #[test]
+    fn a_full_memory_forgets_the_oldest() {
+        let mut outcomes = Outcomes::default();
+        let ids = 0..=u32::try_from(OUTCOMES_MAX).unwrap();
+        for id in ids.clone() {
+            outcomes.remember(Time::ZERO, put(id), KEY, outcome(PutOutcome::Stored));
+        }
+        assert_eq!(outcomes.get(Time::ZERO, put(0), KEY), None);
+        assert!(outcomes.get(Time::ZERO, put(1), KEY).is_some());
+        assert!(outcomes.get(Time::ZERO, put(*ids.end()), KEY).is_some());
+        outcomes.check_invariants();
+    }
+}
