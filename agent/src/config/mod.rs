@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenon_protocol::ids::{ClusterId, NodeId};
+use tenon_store_core::placement::{Fallback, Strategy};
 use tenon_transport::HugePages;
 
 pub use environment::Environment;
@@ -147,24 +148,6 @@ pub struct PlacementConfig {
     pub strategy: Strategy,
     /// How the others are searched if those have no room.
     pub fallback: Fallback,
-}
-
-/// Which segments are tried first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strategy {
-    /// Any, in a random order.
-    Random,
-    /// Those with the largest free part among a sample.
-    FreeRatioFirst,
-}
-
-/// How the other segments are searched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fallback {
-    /// In order, within a budget.
-    Blind,
-    /// The same, without spending the budget on those that certainly have no room.
-    FitAware,
 }
 
 /// How long a node waits.

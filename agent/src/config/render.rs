@@ -60,8 +60,8 @@ struct Segment {
 
 #[derive(Serialize)]
 struct Placement {
-    strategy: &'static str,
-    fallback: &'static str,
+    strategy: String,
+    fallback: String,
 }
 
 #[derive(Serialize)]
@@ -80,7 +80,6 @@ struct Log {
 
 /// See [`Config::to_toml`].
 pub(super) fn render(config: &Config) -> String {
-    let (strategy, fallback) = names::placement(&config.placement);
     let (format, level) = names::log(&config.log);
     let listen = &config.listen;
     let timeouts = &config.timeouts;
@@ -97,7 +96,10 @@ pub(super) fn render(config: &Config) -> String {
             advertise: listen.advertise.map(|address| address.to_string()),
         },
         segments: config.segments.iter().map(segment).collect(),
-        placement: Placement { strategy, fallback },
+        placement: Placement {
+            strategy: config.placement.strategy.to_string(),
+            fallback: config.placement.fallback.to_string(),
+        },
         timeouts: Timeouts {
             reservation_ttl_ms: millis(timeouts.reservation_ttl),
             heartbeat_ms: millis(timeouts.heartbeat),

@@ -74,7 +74,7 @@ pub struct Secret(Vec<u8>);
 
 impl Secret {
     /// The secret's bytes.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_secret_is_its_file_without_trailing_line_ends() {
         let (_dir, path) = written(b" 0123456789abcdef\r\n\n", 0o640);
-        assert_eq!(Secret::read(&path).unwrap().bytes(), b" 0123456789abcdef");
+        assert_eq!(Secret::read(&path).unwrap().expose(), b" 0123456789abcdef");
     }
 
     #[test]

@@ -302,7 +302,7 @@ fn with_a_secret_the_link_may_be_anywhere() {
     let secret = case.secret(b"0123456789abcdef\n").display().to_string();
     let text = format!("[cluster]\nsecret_file = \"{secret}\"\n[listen]\nlink = \"10.0.0.7:7601\"\n");
     let config = loaded(&text);
-    assert_eq!(config.cluster.secret.unwrap().secret.bytes(), b"0123456789abcdef");
+    assert_eq!(config.cluster.secret.unwrap().secret.expose(), b"0123456789abcdef");
 }
 
 #[test]

@@ -9,10 +9,12 @@ pub(super) use segments::huge_pages_name;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{NODES_MAX, RESERVATION_TTL_MS_MAX};
+use tenon_store_core::names::UnknownName;
 use tracing::level_filters::LevelFilter;
 
 use super::environment::Environment;
@@ -21,17 +23,12 @@ use super::host::Host;
 use super::merge::Settings;
 use super::source::Sourced;
 use super::{
-    ClusterConfig, Config, Fallback, LogConfig, LogFormat, Member, PlacementConfig, Secret, SecretSource, Strategy,
-    Timeouts, ViewConfig, secret,
+    ClusterConfig, Config, LogConfig, LogFormat, Member, PlacementConfig, Secret, SecretSource, Timeouts, ViewConfig,
+    secret,
 };
 use crate::limits::{CLUSTER_NAME_LEN_BYTES_MAX, TIMEOUT_MS_MAX};
 
 const VIEWS: &[(&str, View)] = &[("standalone", View::Standalone), ("static", View::Static)];
-const STRATEGIES: &[(&str, Strategy)] = &[
-    ("random", Strategy::Random),
-    ("free_ratio_first", Strategy::FreeRatioFirst),
-];
-const FALLBACKS: &[(&str, Fallback)] = &[("blind", Fallback::Blind), ("fit_aware", Fallback::FitAware)];
 const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 const LEVELS: &[(&str, LevelFilter)] = &[
     ("error", LevelFilter::ERROR),
@@ -242,13 +239,17 @@ impl Check<'_> {
 
     fn placement(&mut self) -> PlacementConfig {
         PlacementConfig {
-            strategy: self
-                .choice(&self.settings.strategy, STRATEGIES)
-                .unwrap_or(Strategy::FreeRatioFirst),
-            fallback: self
-                .choice(&self.settings.fallback, FALLBACKS)
-                .unwrap_or(Fallback::FitAware),
+            strategy: self.named(&self.settings.strategy),
+            fallback: self.named(&self.settings.fallback),
         }
+    }
+
+    /// A choice whose names another crate knows.
+    fn named<T: FromStr<Err = UnknownName> + Default>(&mut self, setting: &Sourced<String>) -> T {
+        setting.value.parse().unwrap_or_else(|error: UnknownName| {
+            self.refuse(setting, Problem::OneOf(error.valid));
+            T::default()
+        })
     }
 
     fn timeouts(&mut self) -> Timeouts {
@@ -285,21 +286,14 @@ impl Check<'_> {
 
 /// The names of the choices that a rendered configuration holds.
 pub(super) mod names {
-    use super::{FALLBACKS, FORMATS, LEVELS, STRATEGIES, VIEWS, View, name_of};
-    use crate::config::{LogConfig, PlacementConfig, ViewConfig};
+    use super::{FORMATS, LEVELS, VIEWS, View, name_of};
+    use crate::config::{LogConfig, ViewConfig};
 
     pub(in crate::config) fn view(view: &ViewConfig) -> &'static str {
         match view {
             ViewConfig::Standalone => name_of(VIEWS, &View::Standalone),
             ViewConfig::Static { .. } => name_of(VIEWS, &View::Static),
         }
-    }
-
-    pub(in crate::config) fn placement(placement: &PlacementConfig) -> (&'static str, &'static str) {
-        (
-            name_of(STRATEGIES, &placement.strategy),
-            name_of(FALLBACKS, &placement.fallback),
-        )
     }
 
     pub(in crate::config) fn log(log: &LogConfig) -> (&'static str, &'static str) {
