@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use tenon_protocol::ids::NodeId;
 
 /// No call of a test needs longer; one that does has hung.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -160,6 +161,28 @@ impl Http {
     pub fn put(&self, path: &str, body: &[u8]) -> Answer {
         self.try_put(path, body)
             .unwrap_or_else(|error| panic!("PUT {}: {error}", self.url(path)))
+    }
+
+    /// Puts an object of the default namespace, which must succeed; returns what the answer says of it.
+    #[track_caller]
+    pub fn put_object(&self, key: &str, bytes: &[u8]) -> Value {
+        let answer = self.put(&Self::object_path(key), bytes);
+        assert!(matches!(answer.status, 200 | 201), "put {key:?}: {answer:?}");
+        answer.json()
+    }
+
+    /// Puts an object on a node of choice, which must succeed.
+    #[track_caller]
+    pub fn put_object_on(&self, key: &str, bytes: &[u8], node: NodeId) -> Value {
+        let answer = self.put(&format!("{}?node={node}", Self::object_path(key)), bytes);
+        assert!(matches!(answer.status, 200 | 201), "put {key:?} on {node}: {answer:?}");
+        answer.json()
+    }
+
+    /// Gets an object of the default namespace, whatever comes of it.
+    #[track_caller]
+    pub fn get_object(&self, key: &str) -> Answer {
+        self.get(&Self::object_path(key))
     }
 
     /// `POST` of JSON.
