@@ -1,0 +1,233 @@
+//! `tenon` as people and scripts use it.
+
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use tenon_integration::account::{assert_accounts, assert_empty};
+use tenon_integration::binaries::binaries;
+use tenon_integration::cluster::{Cluster, write_private};
+use tenon_integration::node::Node;
+use tenon_integration::payload::{assert_same, payload};
+
+/// Exit codes, as `tenon --help` has them.
+const MISS: i32 = 1;
+const USAGE: i32 = 2;
+const UNAVAILABLE: i32 = 3;
+const NO_SPACE: i32 = 4;
+const REFUSED: i32 = 6;
+const INVALID: i32 = 7;
+
+#[track_caller]
+fn assert_code(output: &Output, code: i32) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    let lines = said.lines().count();
+    match code {
+        0 => assert_eq!(lines, 0, "success says nothing on stderr: {said}"),
+        USAGE => assert!(lines > 0, "wrong usage is explained"),
+        _ => assert_eq!(lines, 1, "an error has one line: {said}"),
+    }
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    assert_code(output, 0);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Runs `tenon` with bytes on its standard input.
+fn tenon_with_input(node: &Node, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = node
+        .tenon_command()
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tenon starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // A command that refuses may end before it has read everything.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("its output can be read");
+    writer.join().expect("the writer");
+    output
+}
+
+#[test]
+fn files_and_pipes_go_in_and_come_out() {
+    let cluster = Cluster::start(2);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a path in UTF-8").to_owned();
+    let bytes = payload(1, (2 << 20) + 17);
+    std::fs::write(path("in"), &bytes).expect("the file can be written");
+
+    assert_code(&cluster[0].tenon(&["put", "from a file", &path("in")]), 0);
+    assert_code(&tenon_with_input(&cluster[0], &["put", "from a pipe", "-"], &bytes), 0);
+    for key in ["from a file", "from a pipe"] {
+        assert_code(&cluster[1].tenon(&["get", key, "-o", &path("out")]), 0);
+        assert_same(&std::fs::read(path("out")).expect("the file"), &bytes, key);
+        let piped = cluster[1].tenon(&["get", key]);
+        assert_code(&piped, 0);
+        assert_same(&piped.stdout, &bytes, key);
+        let piped = cluster[1].tenon_over_tcp(&["get", key, "-o", "-"]);
+        assert_code(&piped, 0);
+        assert_same(&piped.stdout, &bytes, key);
+    }
+    assert_accounts(&cluster);
+}
+
+#[test]
+fn every_command_has_a_form_for_programs() {
+    let cluster = Cluster::start(2);
+    let holder = cluster[1].id().to_string();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("file");
+    std::fs::write(&file, payload(1, 70_000)).expect("the file can be written");
+    let file = file.to_str().expect("a path in UTF-8");
+
+    let put = json(&cluster[0].tenon(&["--json", "put", "--node", &holder, "dir/key", file]));
+    assert_eq!(put["outcome"], "stored", "{put}");
+    let again = json(&cluster[0].tenon(&["--json", "put", "dir/key", file]));
+    assert_eq!(again["outcome"], "already_exists", "{again}");
+    let stat = json(&cluster[0].tenon(&["--json", "stat", "dir/key"]));
+    assert_eq!(stat["len_bytes"], 70_000, "{stat}");
+    assert!(stat.to_string().contains(&holder), "{stat}");
+    let listed = json(&cluster[0].tenon(&["--json", "ls", "dir/"]));
+    assert_eq!(listed["entries"][0]["key"], "dir/key", "{listed}");
+    let nodes = json(&cluster[0].tenon(&["--json", "nodes"]));
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(2), "{nodes}");
+    let segments = json(&cluster[0].tenon(&["--json", "segments"]));
+    assert_eq!(segments["segments"].as_array().map(Vec::len), Some(2), "{segments}");
+    json(&cluster[0].tenon(&["--json", "rm", "dir/key"]));
+    assert_empty(&cluster);
+}
+
+#[test]
+fn commands_show_people_what_they_ask_for() {
+    let cluster = Cluster::start(2);
+    cluster[1].http().put_object("shown/key", &payload(1, 70_000));
+    for (arguments, shown) in [
+        (&["ls"][..], "shown/key"),
+        (&["ls", "shown/"], "shown/key"),
+        (&["stat", "shown/key"], "70000"),
+        (&["nodes"], &cluster[1].id().to_string()),
+        (&["segments"], "memfd"),
+    ] {
+        let output = cluster[0].tenon(arguments);
+        assert_code(&output, 0);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(shown), "{arguments:?} does not show {shown}: {said}");
+    }
+    assert_code(&cluster[0].tenon(&["rm", "shown/key"]), 0);
+    assert_empty(&cluster);
+}
+
+#[test]
+fn exit_codes_tell_errors_apart_and_each_has_one_line() {
+    let cluster = Cluster::start(2);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a path in UTF-8").to_owned();
+    std::fs::write(path("small"), b"bytes").expect("the file can be written");
+    std::fs::write(path("empty"), b"").expect("the file can be written");
+    std::fs::write(path("large"), payload(1, 40 << 20)).expect("the file can be written");
+    write_private(&dir.path().join("secret"), "the secret of some other cluster");
+    let node = &cluster[0];
+
+    for arguments in [&["get", "nothing"][..], &["stat", "nothing"], &["rm", "nothing"]] {
+        assert_code(&node.tenon(arguments), MISS);
+    }
+    assert_code(&node.tenon(&["get", "nothing", "-o", &path("not there")]), MISS);
+    assert!(!dir.path().join("not there").exists(), "a miss makes no file");
+    assert_code(&node.tenon(&["got", "nothing"]), USAGE);
+    assert_code(&node.tenon(&["put"]), USAGE);
+    assert_code(&node.tenon(&["get", ""]), INVALID);
+    assert_code(&node.tenon(&["get", "line\nbreak"]), INVALID);
+    assert_code(&node.tenon(&["get", &"x".repeat(1025)]), INVALID);
+    assert_code(&node.tenon(&["put", "empty", &path("empty")]), INVALID);
+    assert_code(
+        &node.tenon(&["put", "--node", &"ee".repeat(16), "key", &path("small")]),
+        INVALID,
+    );
+    assert_code(&node.tenon(&["put", "filler", &path("large")]), 0);
+    assert_code(&node.tenon(&["put", "too much", &path("large")]), NO_SPACE);
+    assert_code(&node.tenon(&["rm", "filler"]), 0);
+
+    let tenon = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&binaries().tenon);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("tenon starts")
+    };
+    let nobody = format!("unix:{}", path("no socket"));
+    assert_code(
+        &tenon(&["--connect", &nobody, "--timeout-ms", "1000", "nodes"]),
+        UNAVAILABLE,
+    );
+    let link = node.link_endpoint().to_string();
+    let cluster_name = tenon_integration::cluster::CLUSTER_NAME;
+    let refused = [
+        "--connect",
+        &link,
+        "--cluster",
+        cluster_name,
+        "--secret-file",
+        &path("secret"),
+        "nodes",
+    ];
+    assert_code(&tenon(&refused), REFUSED);
+    assert_code(
+        &tenon(&["--connect", &link, "--cluster", cluster_name, "nodes"]),
+        REFUSED,
+    );
+    assert_empty(&cluster);
+}
+
+#[test]
+fn a_dead_holder_is_named_within_the_callers_deadline() {
+    let mut cluster = Cluster::start(3);
+    cluster[0].http().put_object_on("lost", b"bytes", cluster[2].id());
+    cluster[2].kill9();
+    let started = std::time::Instant::now();
+    let get = cluster[0].tenon(&["--timeout-ms", "3000", "get", "lost"]);
+    assert_code(&get, UNAVAILABLE);
+    assert!(started.elapsed().as_millis() < 4500, "{:?}", started.elapsed());
+    assert!(
+        String::from_utf8_lossy(&get.stderr).contains(&cluster[2].id().to_string()),
+        "{get:?}"
+    );
+    assert_accounts(&cluster);
+}
+
+#[test]
+fn help_and_version_need_no_agent() {
+    for binary in [&binaries().tenon, &binaries().tenond] {
+        for flag in ["--help", "--version"] {
+            let output = std::process::Command::new(binary)
+                .arg(flag)
+                .output()
+                .expect("it starts");
+            assert_eq!(output.status.code(), Some(0), "{flag}");
+            assert!(!output.stdout.is_empty());
+        }
+    }
+    let help = std::process::Command::new(&binaries().tenon)
+        .arg("--help")
+        .output()
+        .expect("tenon starts");
+    let help = String::from_utf8_lossy(&help.stdout);
+    for word in ["put", "get", "ls", "rm", "stat", "nodes", "segments", "xit codes"] {
+        assert!(help.contains(word), "{word:?} is missing in: {help}");
+    }
+}
