@@ -4,3 +4,4 @@
 pub mod config;
 pub mod identity;
 pub mod limits;
+pub mod metrics;

@@ -1,0 +1,152 @@
+//! The values of labels.
+
+use tenon_protocol::error::ErrorCode;
+use tenon_protocol::message::Request;
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            pub(super) const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            pub(super) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+labels! {
+    /// What a caller came through.
+    Front {
+        /// The framed link, and the data lanes beside it.
+        Link = "link",
+        /// HTTP.
+        Http = "http",
+    }
+}
+
+labels! {
+    /// What became of one key that somebody wanted to read.
+    ReadOutcome {
+        /// It is there.
+        Hit = "hit",
+        /// It is not there.
+        Miss = "miss",
+        /// A node that would know or that holds it does not answer.
+        Unavailable = "unavailable",
+        /// It was found and could not be read rightly.
+        FailedRead = "failed_read",
+        /// Any other error.
+        Failed = "failed",
+    }
+}
+
+impl ReadOutcome {
+    /// The outcome of a failed read.
+    pub fn of_error(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::NotFound => Self::Miss,
+            ErrorCode::Unavailable => Self::Unavailable,
+            ErrorCode::FailedRead => Self::FailedRead,
+            _ => Self::Failed,
+        }
+    }
+}
+
+labels! {
+    /// What became of one object that somebody wanted to put.
+    PutOutcome {
+        /// It is the key's object now.
+        Stored = "stored",
+        /// The key had one and kept it.
+        AlreadyExists = "already_exists",
+        /// There was no room.
+        NoSpace = "no_space",
+        /// A node that was needed does not answer.
+        Unavailable = "unavailable",
+        /// Any other error.
+        Failed = "failed",
+    }
+}
+
+impl PutOutcome {
+    /// The outcome of a failed put.
+    pub fn of_error(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::NoSpace => Self::NoSpace,
+            ErrorCode::Unavailable => Self::Unavailable,
+            _ => Self::Failed,
+        }
+    }
+}
+
+labels! {
+    /// Why a peer was not let in.
+    RefusedBecause {
+        /// Its member list is another one.
+        OtherMemberList = "other_member_list",
+        /// It is no other member of the view.
+        NotAMember = "not_a_member",
+        /// It was seen in a later life.
+        StaleIncarnation = "stale_incarnation",
+        /// A member at a socket for clients.
+        MemberOnUnix = "member_on_unix",
+    }
+}
+
+labels! {
+    /// The calls of the control service.
+    Verb {
+        /// Reserve.
+        Reserve = "reserve",
+        /// Commit.
+        Commit = "commit",
+        /// Abort.
+        Abort = "abort",
+        /// Locate.
+        Locate = "locate",
+        /// Exists.
+        Exists = "exists",
+        /// Remove.
+        Remove = "remove",
+        /// List.
+        List = "list",
+        /// Nodes.
+        Nodes = "nodes",
+        /// Segments.
+        Segments = "segments",
+        /// Attach.
+        Attach = "attach",
+        /// Token.
+        Token = "token",
+        /// Any call between members.
+        Member = "member",
+    }
+}
+
+impl From<&Request> for Verb {
+    fn from(request: &Request) -> Self {
+        match request {
+            Request::Reserve(_) => Self::Reserve,
+            Request::Commit(_) => Self::Commit,
+            Request::Abort(_) => Self::Abort,
+            Request::Locate(_) => Self::Locate,
+            Request::Exists(_) => Self::Exists,
+            Request::Remove(_) => Self::Remove,
+            Request::List(_) => Self::List,
+            Request::Nodes => Self::Nodes,
+            Request::Segments { .. } => Self::Segments,
+            Request::Attach => Self::Attach,
+            Request::Token => Self::Token,
+            Request::Member(_) => Self::Member,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What the agent counts, for Prometheus. Every metric is recorded through one method of [`Metrics`]; labels come from enums, so their number
+//! is bounded.
+
+mod labels;
+mod placement;
+mod scrape;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use tenon_protocol::error::ErrorCode;
+use tenon_protocol::message::{NodeInfo, SegmentInfo};
+use tenon_store_core::placement::PlacementFigures;
+
+pub use labels::{Front, PutOutcome, ReadOutcome, RefusedBecause, Verb};
+
+use placement::Placement;
+use scrape::{AtScrape, gauge};
+
+/// Upper bounds of durations, from a call within the process to one that met its deadline.
+const SECONDS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0,
+];
+/// All metrics of an agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    calls: IntCounterVec,
+    call_seconds: HistogramVec,
+    http_requests: IntCounterVec,
+    http_seconds: HistogramVec,
+    locates: IntCounterVec,
+    gets: IntCounterVec,
+    puts: IntCounterVec,
+    received_bytes: IntCounterVec,
+    sent_bytes: IntCounterVec,
+    refused_handshakes: IntCounterVec,
+    degraded_answers: IntCounter,
+    placement: Placement,
+    /// Gauges are set and read out as one step.
+    at_scrape: Mutex<AtScrape>,
+}
+
+/// Makes metrics in a registry. Names and labels are constants, so that failing is a fault of this file, which its tests show.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn add<C: prometheus::core::Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+        let metric = made.expect("names, labels and buckets are valid");
+        self.0.register(Box::new(metric.clone())).expect("names are distinct");
+        metric
+    }
+
+    fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.add(IntCounter::new(name, help))
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+        self.add(Histogram::with_opts(
+            HistogramOpts::new(name, help).buckets(buckets.to_vec()),
+        ))
+    }
+
+    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+        self.add(HistogramVec::new(
+            HistogramOpts::new(name, help).buckets(SECONDS.to_vec()),
+            labels,
+        ))
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics at zero. `tenon_build_info` says which program this is.
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let build = make.gauges("tenon_build_info", "The program; always 1.", &["version", "profile"]);
+        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), profile]).set(1);
+        let started: IntGauge = make.add(IntGauge::new(
+            "tenon_start_time_seconds",
+            "Unix time at which the program started.",
+        ));
+        started.set(unix_seconds());
+        let metrics = Self {
+            calls: make.counters(
+                "tenon_calls_total",
+                "Calls of the control service by verb and result.",
+                &["verb", "result"],
+            ),
+            call_seconds: make.histograms(
+                "tenon_call_duration_seconds",
+                "Duration of calls of the control service.",
+                &["verb"],
+            ),
+            http_requests: make.counters(
+                "tenon_http_requests_total",
+                "HTTP requests by route, method and status.",
+                &["route", "method", "status"],
+            ),
+            http_seconds: make.histograms(
+                "tenon_http_request_duration_seconds",
+                "Time until the head of an HTTP answer.",
+                &["route"],
+            ),
+            locates: make.counters(
+                "tenon_locates_total",
+                "Keys that were to be located, by outcome.",
+                &["outcome"],
+            ),
+            gets: make.counters(
+                "tenon_gets_total",
+                "Objects that were to be read by this agent, by outcome.",
+                &["outcome"],
+            ),
+            puts: make.counters(
+                "tenon_puts_total",
+                "Objects that were to be put through this agent, by outcome.",
+                &["outcome"],
+            ),
+            received_bytes: make.counters(
+                "tenon_received_bytes_total",
+                "Payload bytes received, by front.",
+                &["front"],
+            ),
+            sent_bytes: make.counters("tenon_sent_bytes_total", "Payload bytes sent, by front.", &["front"]),
+            refused_handshakes: make.counters(
+                "tenon_handshakes_refused_total",
+                "Peers that were not let in, by reason.",
+                &["reason"],
+            ),
+            degraded_answers: make.counter(
+                "tenon_degraded_answers_total",
+                "Keys about which one home decided alone.",
+            ),
+            placement: Placement::new(&make),
+            at_scrape: Mutex::new(AtScrape::new(&make)),
+            registry,
+        };
+        metrics.show_zeroes();
+        metrics
+    }
+
+    /// Series that exist from the start can be told from series that are missing.
+    fn show_zeroes(&self) {
+        for outcome in ReadOutcome::ALL {
+            self.locates.with_label_values(&[outcome.as_str()]);
+            self.gets.with_label_values(&[outcome.as_str()]);
+        }
+        for outcome in PutOutcome::ALL {
+            self.puts.with_label_values(&[outcome.as_str()]);
+        }
+        for front in Front::ALL {
+            self.received_bytes.with_label_values(&[front.as_str()]);
+            self.sent_bytes.with_label_values(&[front.as_str()]);
+        }
+        for reason in RefusedBecause::ALL {
+            self.refused_handshakes.with_label_values(&[reason.as_str()]);
+        }
+        for verb in Verb::ALL {
+            self.calls.with_label_values(&[verb.as_str(), "ok"]);
+        }
+    }
+
+    /// A call of the control service has been answered; `failed` if it failed as a whole.
+    pub fn called(&self, verb: Verb, failed: Option<ErrorCode>, duration: Duration) {
+        let result = failed.map_or("ok", ErrorCode::as_str);
+        self.calls.with_label_values(&[verb.as_str(), result]).inc();
+        self.call_seconds
+            .with_label_values(&[verb.as_str()])
+            .observe(duration.as_secs_f64());
+    }
+
+    /// An HTTP request has got its answer's head. `route` is one of the routes and `method` one of its methods, not what the request says.
+    pub fn http_answered(&self, route: &'static str, method: &'static str, status: u16, duration: Duration) {
+        let status = status.to_string();
+        self.http_requests.with_label_values(&[route, method, &status]).inc();
+        self.http_seconds
+            .with_label_values(&[route])
+            .observe(duration.as_secs_f64());
+    }
+
+    /// A key was located, or not.
+    pub fn located(&self, outcome: ReadOutcome) {
+        self.locates.with_label_values(&[outcome.as_str()]).inc();
+    }
+
+    /// This agent itself has read an object, or not.
+    pub fn got(&self, outcome: ReadOutcome) {
+        self.gets.with_label_values(&[outcome.as_str()]).inc();
+    }
+
+    /// An object was put, or not.
+    pub fn put(&self, outcome: PutOutcome) {
+        self.puts.with_label_values(&[outcome.as_str()]).inc();
+    }
+
+    /// Payload bytes have arrived.
+    pub fn received(&self, front: Front, len_bytes: u64) {
+        self.received_bytes
+            .with_label_values(&[front.as_str()])
+            .inc_by(len_bytes);
+    }
+
+    /// Payload bytes have left.
+    pub fn sent(&self, front: Front, len_bytes: u64) {
+        self.sent_bytes.with_label_values(&[front.as_str()]).inc_by(len_bytes);
+    }
+
+    /// A peer was not let in.
+    pub fn refused(&self, because: RefusedBecause) {
+        self.refused_handshakes.with_label_values(&[because.as_str()]).inc();
+    }
+
+    /// One home decided alone about a key.
+    pub fn degraded(&self) {
+        self.degraded_answers.inc();
+    }
+
+    /// A placement request is over. Only those whose scan came to read hints count.
+    pub fn placed(&self, figures: &PlacementFigures) {
+        self.placement.record(figures);
+    }
+
+    /// All metrics in Prometheus's text format, with the state of this node's segments and of the view's members as they are now.
+    pub fn render(&self, nodes: &[NodeInfo], segments: &[SegmentInfo]) -> String {
+        let at_scrape = self.at_scrape.lock();
+        at_scrape.set(nodes, segments);
+        let mut text = String::new();
+        match TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text) {
+            Ok(()) => text,
+            Err(error) => format!("# {error}\n"),
+        }
+    }
+}
+
+fn unix_seconds() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    gauge(since.unwrap_or_default().as_secs())
+}
