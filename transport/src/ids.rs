@@ -18,6 +18,11 @@ pub struct SessionId(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterId(pub [u8; 16]);
 
+impl ClusterId {
+    /// What a dialler of a unix socket says that does not know the cluster: whoever may open the socket learns it.
+    pub const ANY: Self = Self([0; 16]);
+}
+
 /// Writes 16 bytes as lower-case hexadecimal digits.
 fn write_hex(bytes: [u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{:032x}", u128::from_be_bytes(bytes))

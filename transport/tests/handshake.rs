@@ -229,6 +229,21 @@ async fn another_cluster_or_peer_is_named() {
 }
 
 #[tokio::test]
+async fn who_may_open_the_unix_socket_learns_the_cluster() {
+    let anywhere = Identity {
+        cluster: ClusterId::ANY,
+        ..client_identity()
+    };
+    let server = Server::start(&unix("any-cluster"), serving()).await;
+    let link = dial(&server, &anywhere, &NoSecret).await.unwrap();
+    assert_eq!(link.remote().cluster, server_identity().cluster);
+
+    let server = Server::with_auth(NoSecret).await;
+    let error = dial(&server, &anywhere, &NoSecret).await.unwrap_err();
+    assert!(matches!(error, LinkError::WrongCluster { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn policy_refuses_with_its_own_code() {
     let refusal = Refusal {
         code: 1_234,

@@ -248,6 +248,15 @@ impl Token {
         Self { claims, key }
     }
 
+    /// Puts a token together from the [`credential`](Authenticator::credential) that it shows and its key.
+    ///
+    /// # Errors
+    /// [`AuthError::Malformed`].
+    pub fn from_credential(credential: &[u8], key: [u8; 32]) -> Result<Self, AuthError> {
+        let claims = TokenClaims::decode(credential).ok_or(AuthError::Malformed)?;
+        Ok(Self { claims, key })
+    }
+
     /// What it says.
     #[must_use]
     pub fn claims(&self) -> &TokenClaims {
@@ -365,6 +374,10 @@ mod tests {
             Token::new(*token.claims(), token.key_bytes()).own_key().bytes,
             key.bytes
         );
+        let handed = Token::from_credential(&token.credential(), token.key_bytes()).unwrap();
+        assert_eq!((handed.claims(), handed.own_key().bytes), (token.claims(), key.bytes));
+        let cut = &token.credential()[1..];
+        assert_eq!(Token::from_credential(cut, token.key_bytes()).unwrap_err(), AuthError::Malformed);
     }
 
     #[test]

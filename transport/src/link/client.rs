@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ids::{PeerId, SessionId};
+use crate::ids::{ClusterId, PeerId, SessionId};
 use crate::limits::{LINK_WRITE_TIMEOUT, MAX_LINK_CALLS, MAX_LINK_FRAME_BYTES};
 use crate::link::auth::Authenticator;
 use crate::link::endpoint::Endpoint;
@@ -24,6 +24,8 @@ use crate::stream::Stream;
 /// The acceptor at the other end, as proven by the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
+    /// Its cluster: ours, unless we dialled as of [`ClusterId::ANY`].
+    pub cluster: ClusterId,
     /// Its identity.
     pub peer: PeerId,
     /// Its incarnation.

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::ids::PeerId;
+use crate::ids::{ClusterId, PeerId};
 use crate::link::auth::{Authenticator, LABEL_ACCEPTOR, LABEL_DIALLER};
 use crate::link::client::Remote;
 use crate::link::endpoint::Endpoint;
@@ -149,10 +149,15 @@ async fn introduce(
             found: challenge.peer,
         });
     }
+    if identity.cluster != ClusterId::ANY && challenge.cluster != identity.cluster {
+        wire.refuse(RefusalCode::WrongCluster, "another cluster was expected").await;
+        return Err(LinkError::WrongCluster { ours: identity.cluster });
+    }
     wire.send(&message(Kind::Proof, &key.prove(LABEL_DIALLER, &[&said, &body])))
         .await?;
     wire.answer(Kind::Welcome, identity).await?;
     Ok(Remote {
+        cluster: challenge.cluster,
         peer: challenge.peer,
         incarnation: challenge.incarnation,
         session: identity.session,
@@ -177,6 +182,7 @@ async fn challenge(
     let challenge = Challenge {
         version: VERSIONS.1.min(hello.version_max),
         role: identity.role,
+        cluster: identity.cluster,
         peer: identity.peer,
         incarnation: identity.incarnation,
         features: identity.features,
@@ -230,7 +236,8 @@ async fn hear_hello(wire: &Wire, identity: &Identity) -> Result<(Vec<u8>, Hello)
             .turn_away(RefusalCode::Malformed, "the hello cannot be understood".to_owned())
             .await;
     };
-    if hello.identity.cluster != identity.cluster {
+    let takes_any = hello.identity.cluster == ClusterId::ANY && matches!(wire.endpoint, Endpoint::Unix(_));
+    if hello.identity.cluster != identity.cluster && !takes_any {
         wire.refuse(RefusalCode::WrongCluster, "this is another cluster").await;
         return Err(LinkError::WrongCluster { ours: identity.cluster });
     }

@@ -26,7 +26,7 @@ pub enum Role {
 /// Who we are, on either side of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster we belong to.
+    /// The cluster we belong to; [`ClusterId::ANY`] for a dialler of a unix socket that does not know.
     pub cluster: ClusterId,
     /// What we are.
     pub role: Role,

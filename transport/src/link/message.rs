@@ -148,6 +148,7 @@ pub(crate) fn decode_hello(versions: (u16, u16), body: &[u8]) -> Option<Hello> {
 pub(crate) struct Challenge {
     pub(crate) version: u16,
     pub(crate) role: Role,
+    pub(crate) cluster: ClusterId,
     pub(crate) peer: PeerId,
     pub(crate) incarnation: u64,
     pub(crate) features: u64,
@@ -162,6 +163,7 @@ impl Challenge {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.version.to_le_bytes().to_vec();
         bytes.push(encode_role(self.role));
+        bytes.extend_from_slice(&self.cluster.0);
         bytes.extend_from_slice(&self.peer.0);
         bytes.extend_from_slice(&self.incarnation.to_le_bytes());
         bytes.extend_from_slice(&self.features.to_le_bytes());
@@ -175,6 +177,7 @@ impl Challenge {
         let challenge = Self {
             version: fields.u16()?,
             role: decode_role(fields.u8()?)?,
+            cluster: ClusterId(fields.array()?),
             peer: PeerId(fields.array()?),
             incarnation: fields.u64()?,
             features: fields.u64()?,
@@ -246,6 +249,7 @@ mod tests {
             let challenge = Challenge {
                 version: 1,
                 role: identity.role,
+                cluster: identity.cluster,
                 peer: identity.peer,
                 incarnation: identity.incarnation,
                 features: identity.features,
