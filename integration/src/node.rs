@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tenon_protocol::ids::NodeId;
+use tenon_client::{Client, ConnectOptions, default_deadline};
+use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_transport::link::Endpoint;
 
 use crate::address::{AddressLease, HTTP_PORT, LINK_PORT};
 use crate::binaries::binaries;
+use crate::cluster::{CLUSTER_NAME, SECRET};
 use crate::http::Http;
 use crate::proxy::Proxy;
 use crate::wait;
@@ -184,17 +186,38 @@ impl Node {
             .arg(self.link_endpoint().to_string())
             .arg("--secret-file")
             .arg(&self.secret_file)
-            .args(["--cluster", crate::cluster::CLUSTER_NAME])
+            .args(["--cluster", CLUSTER_NAME])
             .args(arguments)
             .stdin(Stdio::null())
             .output()
             .expect("tenon starts")
     }
 
+    /// A client of this node's unix socket, which gets tokens for other holders.
+    pub async fn client(&self) -> Client {
+        connect(ConnectOptions::new(self.unix_endpoint())).await
+    }
+
+    /// A client of this node's link over TCP, with the cluster's secret.
+    pub async fn client_over_tcp(&self) -> Client {
+        let options = ConnectOptions {
+            cluster: Some(ClusterId::of_name(CLUSTER_NAME)),
+            secret: Some(SECRET.as_bytes().to_vec()),
+            ..ConnectOptions::new(self.link_endpoint())
+        };
+        connect(options).await
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         tail(&self.log_file(), 60)
     }
+}
+
+async fn connect(options: ConnectOptions) -> Client {
+    let endpoint = options.endpoint.clone();
+    let connected = Client::connect(options, default_deadline(0)).await;
+    connected.unwrap_or_else(|error| panic!("cannot connect to {endpoint}: {error}"))
 }
 
 fn tail(path: &Path, lines: usize) -> String {
