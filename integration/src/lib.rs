@@ -24,3 +24,8 @@ pub mod proxy;
 pub mod raw;
 pub mod sources;
 pub mod wait;
+
+/// Holds the README's Rust: it must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
