@@ -2,8 +2,8 @@
 //!
 //! # Ordering
 //! Transfers of a batch have no order among each other, except those that share a non-zero [`Transfer::group`]: they are
-//! carried out in the order in which they stand in the batch. Two batches have no order; await the first before submitting
-//! the second where order matters. Transfers that overlap in memory and are not ordered leave undefined content there.
+//! carried out in the order in which they stand in the batch, and all go in the same direction. Two batches have no order;
+//! await the first before submitting the second where order matters. Transfers that overlap in memory and are not ordered leave undefined content there.
 //!
 //! # Holds
 //! On engines that guard reads ([`Connection::guards_reads`]) the owner takes the [`Hold`](crate::Hold)s of *all* reads of
@@ -20,6 +20,7 @@
 //! Bytes and transfers under way are bounded per connection (see [`limits`](crate::limits)). A submission beyond that waits inside its
 //! own deadline; nothing queues without bound.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use crate::ids::{PeerId, RemoteKey};
+use crate::limits::MAX_BATCH_TRANSFERS;
 use crate::memory::Slice;
 
 /// Direction of a transfer, seen from the initiator.
@@ -51,8 +53,8 @@ pub struct Transfer {
     /// Local memory in order; the sum of the lengths is the transfer's length, at least one byte. The slices keep the memory
     /// alive while the engine may touch it.
     pub local: Vec<Slice>,
-    /// Zero: independent, and free to be striped over lanes. Otherwise all transfers of the batch with the same number are
-    /// carried out in order, and their reads under common holds. Group numbers mean nothing beyond their batch.
+    /// Zero: independent, and free to be striped over lanes. Otherwise all transfers of the batch with the same number go in
+    /// the same direction and are carried out in order, reads under common holds. Group numbers mean nothing beyond their batch.
     pub group: u32,
 }
 
@@ -143,13 +145,45 @@ pub enum TransferError {
         /// What happened, in words.
         reason: String,
     },
-    /// The request itself is malformed: no bytes, or more transfers or bytes than a batch may have. Nothing was touched. The
+    /// The request itself is malformed: no bytes, too many transfers in the batch, or both directions in a group. Nothing was touched. The
     /// connection is usable.
     #[error("invalid transfer: {reason}")]
     Invalid {
         /// What is wrong with it, in words.
         reason: String,
     },
+}
+
+/// What is wrong with each transfer of a batch before anything is tried; `None` where nothing is.
+pub(crate) fn faults(batch: &[Transfer]) -> Vec<Option<TransferError>> {
+    let invalid = |reason: &str| {
+        Some(TransferError::Invalid {
+            reason: reason.to_owned(),
+        })
+    };
+    if batch.len() > MAX_BATCH_TRANSFERS {
+        let reason = format!(
+            "{} transfers in a batch, more than the {MAX_BATCH_TRANSFERS} allowed",
+            batch.len()
+        );
+        return vec![invalid(&reason); batch.len()];
+    }
+    let mut directions = HashMap::new();
+    for transfer in batch.iter().filter(|transfer| transfer.group != 0) {
+        let (read, written) = directions.entry(transfer.group).or_insert((false, false));
+        *read |= transfer.op == Op::Read;
+        *written |= transfer.op == Op::Write;
+    }
+    let fault = |transfer: &Transfer| {
+        if transfer.len_bytes() == 0 {
+            invalid("a transfer of no bytes")
+        } else if directions.get(&transfer.group) == Some(&(true, true)) {
+            invalid("a group that reads and writes")
+        } else {
+            None
+        }
+    };
+    batch.iter().map(fault).collect()
 }
 
 /// What became of one transfer.

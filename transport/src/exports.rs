@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::engine::{Op, TransferError};
 use crate::ids::{RemoteKey, SessionId};
@@ -57,14 +57,18 @@ pub trait Guard: Send + Sync {
 pub struct Hold {
     /// An opaque value that the reader gets with its completion.
     pub stamp: u64,
-    release: Option<Box<dyn FnOnce() + Send>>,
+    /// In a lock only to be shareable between threads, which the action need not be.
+    release: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Hold {
     /// A hold that has nothing to release.
     #[must_use]
     pub fn new(stamp: u64) -> Self {
-        Self { stamp, release: None }
+        Self {
+            stamp,
+            release: Mutex::new(None),
+        }
     }
 
     /// A hold that runs `release` once, when it is dropped.
@@ -72,14 +76,14 @@ impl Hold {
     pub fn with_release(stamp: u64, release: impl FnOnce() + Send + 'static) -> Self {
         Self {
             stamp,
-            release: Some(Box::new(release)),
+            release: Mutex::new(Some(Box::new(release))),
         }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(release) = self.release.take() {
+        if let Some(release) = self.release.get_mut().take() {
             release();
         }
     }

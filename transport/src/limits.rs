@@ -65,3 +65,30 @@ const _: () = assert!(
     MAX_LANES <= MAX_LANES_PER_SESSION,
     "one connection's lanes are always let in"
 );
+/// Reads that wait on one lane at its owner; the initiator's next requests wait in its socket.
+pub const MAX_QUEUED_READS: usize = 2 * MAX_BATCH_TRANSFERS;
+/// Outcomes that wait on one lane at its owner to be told.
+pub const MAX_QUEUED_REPLIES: usize = 8192;
+/// Smallest frames that data is cut in: smaller ones cost more calls than they carry.
+pub const MIN_DATA_FRAME_BYTES: u32 = 64 << 10;
+/// Requests that one connection has under way at once.
+pub const MAX_IN_FLIGHT_REQUESTS: usize = 8192;
+/// Bytes that one connection has under way at once.
+pub const MAX_IN_FLIGHT_BYTES: u64 = 256 << 20;
+/// Requests that a batch sends in one go, unless a group is larger.
+pub const STEP_PARTS: usize = 1024;
+/// Bytes that a batch sends in one go, unless a group is larger: a quarter of what may be under way, so that batches interleave.
+pub const STEP_BYTES: u64 = MAX_IN_FLIGHT_BYTES / 4;
+/// First pause before a dead lane is dialled again; it doubles each time.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Longest pause before a dead lane is dialled again.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A lane that lived this long starts with the shortest pause again.
+pub const BACKOFF_RESET: Duration = Duration::from_secs(5);
+/// Time for dialling a dead lane again.
+pub const REDIAL_TIMEOUT: Duration = Duration::from_secs(3);
+
+const _: () = assert!(
+    MAX_BATCH_TRANSFERS <= MAX_QUEUED_READS,
+    "the largest group fits in an owner's queue"
+);

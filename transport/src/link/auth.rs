@@ -377,7 +377,10 @@ mod tests {
         let handed = Token::from_credential(&token.credential(), token.key_bytes()).unwrap();
         assert_eq!((handed.claims(), handed.own_key().bytes), (token.claims(), key.bytes));
         let cut = &token.credential()[1..];
-        assert_eq!(Token::from_credential(cut, token.key_bytes()).unwrap_err(), AuthError::Malformed);
+        assert_eq!(
+            Token::from_credential(cut, token.key_bytes()).unwrap_err(),
+            AuthError::Malformed
+        );
     }
 
     #[test]

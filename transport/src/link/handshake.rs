@@ -150,7 +150,8 @@ async fn introduce(
         });
     }
     if identity.cluster != ClusterId::ANY && challenge.cluster != identity.cluster {
-        wire.refuse(RefusalCode::WrongCluster, "another cluster was expected").await;
+        wire.refuse(RefusalCode::WrongCluster, "another cluster was expected")
+            .await;
         return Err(LinkError::WrongCluster { ours: identity.cluster });
     }
     wire.send(&message(Kind::Proof, &key.prove(LABEL_DIALLER, &[&said, &body])))

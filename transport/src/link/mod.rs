@@ -4,7 +4,7 @@ mod auth;
 mod client;
 mod endpoint;
 mod frame;
-mod handshake;
+pub(crate) mod handshake;
 mod hello;
 mod listener;
 mod message;

@@ -103,7 +103,7 @@ pub(crate) async fn serve_session(
             tracing::debug!(peer = %calls.session.peer, reason, "link ended");
             false
         }
-        () = writer.ended() => false,
+        _ = writer.ended() => false,
     };
     calls.service.session_closed(&calls.session);
     if shutting_down {
