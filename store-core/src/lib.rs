@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocator;
+pub mod directory;
 pub mod limits;
 pub mod membership;
 pub mod names;

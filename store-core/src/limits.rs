@@ -66,3 +66,34 @@ pub const SEGMENTS_MAX: usize = 1024;
 
 /// Most of the owner's own transfers that may be under way in one region.
 pub const HOLDS_PER_REGION_MAX: u32 = 1 << 20;
+
+// ---- Directory ----
+
+/// Most keys of which one node keeps entries as a home (about 200 bytes each).
+pub const DIRECTORY_KEYS_MAX: usize = 1 << 26;
+
+/// Most requests that one home has not answered yet, those that wait for a decision included.
+pub const DIRECTORY_REQUESTS_MAX: usize = 1 << 16;
+
+/// How long a home waits for its partner or a holder before it goes on as if they were unreachable.
+pub const DIRECTORY_QUESTION_MS: u64 = 2_000;
+
+/// How long an accepted object may stay unsealed before the home asks its holder.
+pub const PENDING_CHECK_MS: u64 = 10_000;
+
+/// How long a tombstone is kept.
+pub const TOMBSTONE_LIFE_MS: u64 = 3_600_000;
+
+/// Most tombstones kept at once (about 25 MiB); the oldest goes first.
+pub const TOMBSTONES_MAX: usize = 1 << 18;
+
+/// Most drops that one key may owe: further removals wait until holders have come back.
+pub const OWED_DROPS_MAX: usize = 64;
+
+/// Into how many parts entries are divided; one part is swept per tick.
+pub const DIRECTORY_SHARDS: usize = 256;
+
+// A holder that answers late still answers before its silence is taken for a refusal to report.
+const _: () = assert!(DIRECTORY_QUESTION_MS < PENDING_CHECK_MS);
+// Keys are told apart by the first byte of their hash.
+const _: () = assert!(DIRECTORY_SHARDS == 1 << u8::BITS);

@@ -1,0 +1,123 @@
+//! The second home learns what the first has decided.
+
+use super::entry::{Object, Pending};
+use super::tombstone::Owed;
+use super::work::{Asker, Decision, Mirrored, Purpose, Step};
+use super::{Action, Directory};
+use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::KeyHash;
+use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
+
+impl Directory {
+    /// Tells the partner what the key's entry is now, and that nothing below `epoch` is its object; then goes on by
+    /// [`Directory::mirrored`]. The second home tells nobody: it decides only when the first cannot be told.
+    pub(super) fn mirror(&mut self, key: KeyHash, asker: Asker, decision: Decision, epoch: u64) {
+        let is_first = asker.homes.first == self.node;
+        let Some(to) = asker.homes.second.filter(|_| is_first) else {
+            return self.mirrored(key, asker, decision, Mirrored::Alone { degraded: !is_first });
+        };
+        let entry = self.entries.get(key);
+        let entry = MirrorEntry {
+            sealed: entry.and_then(|entry| entry.sealed.as_ref()).map(Into::into),
+            pending: entry
+                .and_then(|entry| entry.pending.as_ref())
+                .map(|pending| (&pending.object).into()),
+            epoch: epoch.max(self.tombstones.epoch(key)),
+        };
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let question = self.new_question(deadline, Purpose::Step { key });
+        let event = HomeEvent {
+            key_hash: key,
+            homes: asker.homes,
+            kind: HomeEventKind::Mirror(entry),
+        };
+        self.actions.push(Action::AskPartner {
+            question,
+            to,
+            deadline,
+            event,
+        });
+        self.wait(key, asker, Step::Mirror(decision));
+    }
+
+    /// Takes the first home's word, unless it does not know of an object that is not superseded.
+    pub(super) fn take_mirror(&mut self, key: KeyHash, asker: Asker, told: MirrorEntry) {
+        if asker.homes.second != Some(self.node) {
+            let message = "only the first home of a key tells the second what its entry is";
+            return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        }
+        if let Some(object) = self.entries.sealed(key)
+            && !is_superseded(object, &told)
+        {
+            let answer = HomeAnswer::Hit(object.into());
+            return self.reply(asker.token, Ok(answer));
+        }
+        let own = self.entries.pending(key).filter(|pending| pending.is_own);
+        let is_contested = own.is_some_and(|own| {
+            let others = told.pending.iter().chain(&told.sealed);
+            others.into_iter().any(|other| other.version != own.object.version)
+        });
+        if is_contested {
+            let message = "the second home has accepted another object while it did not reach the first";
+            return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        }
+        self.apply_mirror(key, asker.homes, told);
+        self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
+    }
+
+    fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {
+        let entry = self.entries.change(key, std::mem::take);
+        let removed = entry.sealed.filter(|object| object.version.epoch.0 < told.epoch);
+        if told.epoch > 0 {
+            // Whether the holders have dropped it the first home knows. If this one is asked, it asks them again.
+            let owed = removed.iter().flat_map(|object| {
+                let version = object.version;
+                object.replicas.iter().map(move |&replica| Owed { version, replica })
+            });
+            self.tombstones.raise(self.now, key, told.epoch, owed);
+        }
+        if let Some(pending) = &entry.pending {
+            self.checks.remove(&(pending.check_at, key));
+        }
+        let is_decided = |own: &Pending| {
+            told.sealed
+                .as_ref()
+                .is_some_and(|sealed| sealed.version == own.object.version)
+        };
+        let kept = entry.pending.filter(|own| own.is_own && !is_decided(own));
+        let pending = match told.pending {
+            // The first home asks the holder earlier, and says what came of it.
+            Some(pending) => Some(Box::new(Pending {
+                object: pending.into(),
+                homes,
+                is_own: false,
+                degraded: false,
+                check_at: self.now.after_ms(2 * PENDING_CHECK_MS),
+            })),
+            None => kept,
+        };
+        self.checks
+            .extend(pending.iter().map(|pending| (pending.check_at, key)));
+        self.entries.change(key, |entry| {
+            entry.sealed = told.sealed.map(Object::from);
+            entry.pending = pending;
+        });
+        // What was told may lie in a life that is over for us already.
+        self.lose_the_dead(key);
+    }
+}
+
+/// Whether an object that this home knows as sealed can't be the key's object any more if what it is told is true.
+fn is_superseded(object: &Object, told: &MirrorEntry) -> bool {
+    let version = object.version;
+    let is_beaten = told
+        .sealed
+        .as_ref()
+        .is_some_and(|sealed| sealed.version == version || sealed.version.wins_over(&version));
+    let is_replaced = told
+        .pending
+        .as_ref()
+        .is_some_and(|pending| pending.version.epoch > version.epoch);
+    is_beaten || is_replaced || told.epoch > version.epoch.0
+}

@@ -1,0 +1,103 @@
+//! Removals: decided at the homes, done when every holder has dropped the object.
+
+use super::tombstone::Owed;
+use super::work::{Asker, Decision, Drops, Mirrored, Removal, Step};
+use super::{Directory, is_gone, wrong_answer};
+use crate::limits::OWED_DROPS_MAX;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::KeyHash;
+use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
+use tenon_protocol::message::KeyResult;
+
+impl Directory {
+    /// Removes the key's object: from here on there is none, whatever its holders say. A removal that was decided before and not completed is completed.
+    pub(super) fn remove(&mut self, key: KeyHash, asker: Asker, mut removal: Removal) {
+        let lives = &self.lives;
+        self.tombstones.pay(key, |owed| is_gone(lives, &owed.replica));
+        if let Some(object) = self.entries.sealed(key) {
+            let owed: Vec<_> = object
+                .replicas
+                .iter()
+                .map(|&replica| Owed {
+                    version: object.version,
+                    replica,
+                })
+                .collect();
+            if self.tombstones.owed(key).len() + owed.len() > OWED_DROPS_MAX {
+                let message = "holders that do not answer have not dropped earlier objects of the key";
+                return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Overloaded, message)));
+            }
+            let epoch = object.version.epoch.0 + 1;
+            self.tombstones.raise(self.now, key, epoch, owed);
+            self.entries.change(key, |entry| entry.sealed = None);
+            removal.changed = true;
+        }
+        // Also where nothing is known: a partner that knows of an object says so.
+        removal.changed |= !self.tombstones.owed(key).is_empty();
+        self.mirror(key, asker, Decision::Removed(removal), 0);
+    }
+
+    /// The partner has been told of a removal: now the holders are.
+    pub(super) fn removal_told(&mut self, key: KeyHash, asker: Asker, mut removal: Removal, mirrored: Mirrored) {
+        match mirrored {
+            Mirrored::Objected(_) if removal.was_objected => {
+                let message = "the homes of the key do not agree on its object";
+                self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+            }
+            Mirrored::Objected(object) => {
+                removal.was_objected = true;
+                self.entries.change(key, |entry| entry.sealed = Some(object));
+                self.lose_the_dead(key);
+                self.remove(key, asker, removal);
+            }
+            Mirrored::Told | Mirrored::Alone { .. } | Mirrored::Refused(_) => self.drop_owed(key, asker, removal),
+        }
+    }
+
+    fn drop_owed(&mut self, key: KeyHash, asker: Asker, removal: Removal) {
+        let owed = self.tombstones.owed(key).to_vec();
+        if owed.is_empty() {
+            let changed = removal.changed;
+            return self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
+        }
+        let ask = |owed: Owed| {
+            let question = self.ask_holder(key, owed.replica.holder, owed.version, HolderQuestionKind::Drop);
+            (question, owed)
+        };
+        let open = owed.into_iter().map(ask).collect();
+        self.wait(key, asker, Step::Drop(Drops { open, failure: None }));
+    }
+
+    /// A holder has answered, or not, whether it has dropped what was removed.
+    pub(super) fn dropped(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        mut drops: Drops,
+        owed: Owed,
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        let failed = match answer {
+            Some(Ok(HolderAnswer::Dropped)) => None,
+            Some(Ok(HolderAnswer::Confirmed { .. })) => Some(wrong_answer()),
+            Some(Err(error)) => Some(error),
+            None if is_gone(&self.lives, &owed.replica) => None,
+            None => Some(ServiceError::unavailable(
+                owed.replica.holder,
+                "it has not dropped the object",
+            )),
+        };
+        if failed.is_none() {
+            self.tombstones.pay(key, |other| *other == owed);
+        }
+        drops.failure = drops.failure.or(failed);
+        if !drops.open.is_empty() {
+            return self.wait(key, asker, Step::Drop(drops));
+        }
+        let answer = match drops.failure {
+            Some(error) => Err(error),
+            None => Ok(HomeAnswer::Done { changed: true }),
+        };
+        self.reply(asker.token, answer);
+    }
+}

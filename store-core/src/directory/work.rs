@@ -1,0 +1,303 @@
+//! What is under way or waits, key by key.
+
+use super::entry::Object;
+use super::tombstone::Owed;
+use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
+use std::collections::{BTreeMap, VecDeque};
+use tenon_protocol::error::ServiceError;
+use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
+use tenon_protocol::member::{HolderAnswer, HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
+use tenon_protocol::message::{KeyResult, Replica};
+
+/// What a question is asked for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// To relay the answer.
+    Forward { token: RequestToken, event: HomeEvent },
+    /// To go on with what runs on the key.
+    Step { key: KeyHash },
+}
+
+/// Who asked for something to be done on a key, and whose key it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asker {
+    /// Who waits for the answer; nobody once that one's deadline has passed.
+    pub(super) token: Option<RequestToken>,
+    pub(super) homes: Homes,
+}
+
+/// Something to be done on a key.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) asker: Asker,
+    pub(super) kind: JobKind,
+}
+
+/// See [`Job`].
+#[derive(Debug)]
+pub(super) enum JobKind {
+    Propose(Proposal),
+    Sealed { version: Version },
+    Withdrawn { put_id: PutId, holder: NodeId },
+    Remove,
+    Mirror(MirrorEntry),
+    Check,
+}
+
+/// An object that wants to be the key's.
+#[derive(Debug, Clone)]
+pub(super) struct Proposal {
+    pub(super) put_id: PutId,
+    pub(super) len_bytes: u64,
+    pub(super) replicas: Box<[Replica]>,
+    /// It gets at least this epoch, to come after what it supersedes.
+    pub(super) epoch_min: u64,
+    /// The partner knew of an object that we did not.
+    pub(super) was_objected: bool,
+}
+
+/// How far a removal has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Removal {
+    /// There was an object.
+    pub(super) changed: bool,
+    /// The partner knew of an object that we did not.
+    pub(super) was_objected: bool,
+}
+
+impl Job {
+    /// The job that an event is; `None` for a look-up, which is none.
+    pub(super) fn new(token: RequestToken, event: HomeEvent) -> Option<Self> {
+        let kind = match event.kind {
+            HomeEventKind::Propose {
+                put_id,
+                len_bytes,
+                replicas,
+            } => JobKind::Propose(Proposal {
+                put_id,
+                len_bytes,
+                replicas: replicas.into(),
+                epoch_min: 1,
+                was_objected: false,
+            }),
+            HomeEventKind::Sealed { version } => JobKind::Sealed { version },
+            HomeEventKind::Withdrawn { put_id, holder } => JobKind::Withdrawn { put_id, holder },
+            HomeEventKind::Remove => JobKind::Remove,
+            HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
+            HomeEventKind::Locate => return None,
+        };
+        let asker = Asker {
+            token: Some(token),
+            homes: event.homes,
+        };
+        Some(Self { asker, kind })
+    }
+
+    /// Whether it is not worth beginning once nobody waits for its answer.
+    fn is_for_its_answer(&self) -> bool {
+        matches!(self.kind, JobKind::Propose(_) | JobKind::Remove)
+    }
+}
+
+/// What is waited for on a key.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Whether a holder has the key's object still, before a proposal goes on.
+    Confirm(Proposal, Confirm),
+    /// The partner, which was told what the key's entry is now.
+    Mirror(Decision),
+    /// Holders that are to drop what was removed.
+    Drop(Drops),
+    /// Whether a pending object is sealed.
+    Check,
+}
+
+/// What the partner is told of.
+#[derive(Debug)]
+pub(super) enum Decision {
+    Accepted(Proposal),
+    Sealed(Version),
+    Removed(Removal),
+    /// A proposal or an object was taken away.
+    Withdrawn,
+    /// A pending object was looked after; nobody waits.
+    Checked,
+}
+
+/// See [`Step::Confirm`].
+#[derive(Debug)]
+pub(super) struct Confirm {
+    pub(super) version: Version,
+    /// Whose answer is waited for.
+    pub(super) asked: Option<Replica>,
+    /// To be asked after it.
+    pub(super) left: VecDeque<Replica>,
+    /// Why it could not be said of one of them.
+    pub(super) failure: Option<ServiceError>,
+}
+
+/// See [`Step::Drop`].
+#[derive(Debug)]
+pub(super) struct Drops {
+    /// Not answered yet.
+    pub(super) open: BTreeMap<QuestionToken, Owed>,
+    /// Why one was not done.
+    pub(super) failure: Option<ServiceError>,
+}
+
+/// What came of telling the partner.
+#[derive(Debug)]
+pub(super) enum Mirrored {
+    /// It knows.
+    Told,
+    /// There is no partner, or it was not reached: then the decision is degraded.
+    Alone { degraded: bool },
+    /// It knows of a sealed object that is not superseded.
+    Objected(Object),
+    /// It was reached and did not take it.
+    Refused(ServiceError),
+}
+
+/// What is under way on one key, and what waits.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) running: Option<(Asker, Step)>,
+    /// Waits for what is running.
+    pub(super) queue: VecDeque<Job>,
+    /// Proposals that wait until the accepted object is sealed or withdrawn.
+    pub(super) parked: VecDeque<Job>,
+}
+
+impl Work {
+    /// Nobody waits for this answer any more.
+    pub(super) fn forget(&mut self, token: RequestToken) {
+        for jobs in [&mut self.queue, &mut self.parked] {
+            jobs.retain(|job| job.asker.token != Some(token) || !job.is_for_its_answer());
+        }
+        let running = self.running.iter_mut().map(|(asker, _)| asker);
+        for asker in running.chain(self.queue.iter_mut().map(|job| &mut job.asker)) {
+            if asker.token == Some(token) {
+                asker.token = None;
+            }
+        }
+    }
+
+    /// Who waits for answers.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = RequestToken> {
+        let running = self.running.iter().map(|(asker, _)| asker);
+        let waiting = self.queue.iter().chain(&self.parked).map(|job| &job.asker);
+        running.chain(waiting).filter_map(|asker| asker.token)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty() && self.parked.is_empty()
+    }
+}
+
+impl Directory {
+    /// Does a job now, or after what is under way on its key.
+    pub(super) fn submit(&mut self, key: KeyHash, job: Job) {
+        if let JobKind::Withdrawn { put_id, holder } = job.kind {
+            self.cancel_proposals(key, put_id, holder);
+        }
+        self.work.entry(key).or_default().queue.push_back(job);
+        self.advance(key);
+    }
+
+    /// Begins what waits on a key, as far as it can be begun.
+    pub(super) fn advance(&mut self, key: KeyHash) {
+        while let Some(work) = self.work.get_mut(&key) {
+            if work.running.is_some() {
+                return;
+            }
+            if self.entries.pending(key).is_none() {
+                while let Some(job) = work.parked.pop_back() {
+                    work.queue.push_front(job);
+                }
+            }
+            let Some(job) = work.queue.pop_front() else {
+                if work.is_idle() {
+                    self.work.remove(&key);
+                }
+                return;
+            };
+            self.start(key, job);
+        }
+    }
+
+    /// Begins a job: it is over, or waits for an answer, when this returns.
+    fn start(&mut self, key: KeyHash, job: Job) {
+        self.lose_the_dead(key);
+        let Job { asker, kind } = job;
+        match kind {
+            JobKind::Propose(proposal) => self.propose(key, asker, proposal),
+            JobKind::Sealed { version } => self.sealed(key, asker, version),
+            JobKind::Withdrawn { put_id, holder } => self.withdrawn(key, asker, put_id, holder),
+            JobKind::Remove => self.remove(key, asker, Removal::default()),
+            JobKind::Mirror(told) => self.take_mirror(key, asker, told),
+            JobKind::Check => self.check(key, asker),
+        }
+    }
+
+    /// Goes on with what runs on a key, which has asked `question`.
+    pub(super) fn step(&mut self, key: KeyHash, question: QuestionToken, answer: Answer) {
+        let running = self.work.get_mut(&key).and_then(|work| work.running.take());
+        let (asker, step) = running.expect("a question is asked by what runs on its key");
+        self.lose_the_dead(key);
+        match step {
+            Step::Confirm(proposal, confirm) => self.confirmed(key, asker, proposal, confirm, answer.into_holders()),
+            Step::Mirror(decision) => self.mirrored(key, asker, decision, answer.into_mirrored()),
+            Step::Drop(mut drops) => {
+                let owed = drops.open.remove(&question).expect("a drop that is waited for");
+                self.dropped(key, asker, drops, owed, answer.into_holders());
+            }
+            Step::Check => self.checked(key, asker, answer.into_holders()),
+        }
+        self.advance(key);
+    }
+
+    /// Waits for the answer to what was asked.
+    pub(super) fn wait(&mut self, key: KeyHash, asker: Asker, step: Step) {
+        let work = self.work.entry(key).or_default();
+        assert!(work.running.is_none(), "one thing at a time runs on a key");
+        work.running = Some((asker, step));
+    }
+
+    /// Goes on once the partner has been told.
+    pub(super) fn mirrored(&mut self, key: KeyHash, asker: Asker, decision: Decision, mirrored: Mirrored) {
+        match decision {
+            Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
+            Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
+            Decision::Sealed(version) => self.seal_told(key, asker, version, mirrored),
+            Decision::Withdrawn | Decision::Checked => {
+                if let Mirrored::Objected(object) = mirrored {
+                    self.entries.change(key, |entry| {
+                        entry.sealed.get_or_insert(object);
+                    });
+                }
+                self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// `None` if the holder was not reached.
+    fn into_holders(self) -> Option<KeyResult<HolderAnswer>> {
+        match self {
+            Self::Holder(answer) => Some(answer),
+            Self::Partner(_) => Some(Err(wrong_answer())),
+            Self::Unreachable => None,
+        }
+    }
+
+    fn into_mirrored(self) -> Mirrored {
+        match self {
+            Self::Partner(Ok(HomeAnswer::Done { .. })) => Mirrored::Told,
+            Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry.into()),
+            Self::Partner(Err(error)) => Mirrored::Refused(error),
+            Self::Partner(Ok(_)) | Self::Holder(_) => Mirrored::Refused(wrong_answer()),
+            Self::Unreachable => Mirrored::Alone { degraded: true },
+        }
+    }
+}
