@@ -1,7 +1,22 @@
 //! The node agent: configuration, identity, HTTP, metrics, and the seam between decisions and transport.
 #![forbid(unsafe_code)]
 
+pub mod assemble;
+mod clock;
+mod commit;
 pub mod config;
+mod embedded;
+mod front;
+pub mod holder;
+mod home;
 pub mod identity;
 pub mod limits;
 pub mod metrics;
+pub mod node;
+mod peers;
+pub mod segments;
+pub mod service;
+mod sessions;
+
+/// The program's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

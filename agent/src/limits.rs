@@ -1,5 +1,6 @@
 //! Every bound of the agent, with its reason. Units are in the names.
 
+use std::time::Duration;
 use tenon_protocol::limits::{BATCH_KEYS_MAX, KEY_LEN_BYTES_MAX, MESSAGE_LEN_BYTES_MAX, PIECE_BYTES};
 
 /// Longest configuration file. A list of 1,024 members takes about 100 KiB.
@@ -55,3 +56,15 @@ pub const CALL_TIMEOUT_MS_MAX: u64 = 3_600_000;
 const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < HTTP_MESSAGE_LEN_BYTES_MAX);
 // The longest key fits in a request line with each of its bytes percent-encoded.
 const _: () = assert!(3 * KEY_LEN_BYTES_MAX + 1024 < HTTP_HEAD_LEN_BYTES_MAX);
+
+/// A token may be used for new links for this long: long enough for a program to reach every holder it needs, short enough to be worthless when
+/// found in a dump.
+pub const TOKEN_LIFE_MS: u64 = 300_000;
+/// How long the end of a client's session is relayed to another holder. Where it does not arrive, reservations run out by themselves.
+pub const SESSION_END_RELAY: Duration = Duration::from_secs(5);
+/// How long homes are told of a proposal that was given up. Where that does not arrive, they ask the holder.
+pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often reservations, outcomes and waiting questions are looked at. An eviction must be reported within 100 ms.
+pub const TICK_EVERY: Duration = Duration::from_millis(50);
+/// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.
+pub const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);

@@ -1,0 +1,320 @@
+//! Puts an agent together from its configuration: memory, drivers, links.
+
+use crate::config::{Backing as ConfiguredBacking, Config, SegmentConfig, ViewConfig};
+use crate::front::LinkFront;
+use crate::holder::{HolderDriver, MountFailure};
+use crate::metrics::Metrics;
+use crate::node::{Node, NodeIdentity, Parts};
+use crate::peers::Dialler;
+use crate::segments::{Backing, SegmentError, SegmentMemory, SegmentSource, Segments};
+use sha2::{Digest, Sha256};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tenon_protocol::ids::{Incarnation, NodeId, SegmentId, SessionId};
+use tenon_store_core::membership::{ProbeTiming, View, ViewError, ViewSource};
+use tenon_store_core::objects::HolderConfig;
+use tenon_store_core::placement::Policy;
+use tenon_transport::link::{
+    AuthError, Authenticator, BindError, Endpoint, Identity, Link, LinkError, Listener, NoSecret, Role, Serving,
+    SharedSecret,
+};
+use tenon_transport::{ClusterId, Exports, PeerId};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// How long the agent tries to reach itself at its advertised address.
+const SELF_DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why an agent could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An endpoint is taken or cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A segment could not be mounted.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The member list makes no view.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The secret cannot be used.
+    #[error(transparent)]
+    Secret(#[from] AuthError),
+    /// Nobody, or somebody else, answers at the address that others are told.
+    #[error(
+        "the advertised address {endpoint} does not lead here: {source}; set listen.advertise to an address that other nodes can reach"
+    )]
+    Advertise {
+        /// The address.
+        endpoint: SocketAddr,
+        /// What happened.
+        source: LinkError,
+    },
+    /// Mapped memory did not become a segment.
+    #[error(transparent)]
+    Mount(#[from] MountFailure),
+    /// The task that maps a segment failed.
+    #[error("mapping segment {segment} failed: {reason}")]
+    Task {
+        /// Which.
+        segment: SegmentId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A started agent.
+#[derive(Debug)]
+pub struct Running {
+    /// The agent.
+    pub node: Arc<Node>,
+    /// Where its link listens.
+    pub link: SocketAddr,
+    /// Its unix socket.
+    pub unix: Option<PathBuf>,
+    stop: watch::Sender<bool>,
+    listeners: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Stops listening, lets calls under way finish for a short time, and closes all links.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        for listener in self.listeners {
+            if let Err(error) = listener.await {
+                tracing::error!(%error, "a listener failed");
+            }
+        }
+    }
+}
+
+/// Starts an agent. Tasks of links run on the current runtime, bulk data on `data`.
+///
+/// # Errors
+/// Each part that cannot be had, by name; nothing is left running.
+pub async fn start(
+    config: &Config,
+    node: NodeId,
+    incarnation: Incarnation,
+    data: &Handle,
+    metrics: Arc<Metrics>,
+) -> Result<Running, StartError> {
+    let link = Listener::bind(&Endpoint::Tcp(config.listen.link)).await?;
+    let unix = match &config.listen.unix {
+        Some(path) => Some(Listener::bind(&Endpoint::Unix(path.clone())).await?),
+        None => None,
+    };
+    let Endpoint::Tcp(bound) = *link.local_endpoint() else {
+        unreachable!("a TCP listener has a TCP endpoint")
+    };
+    let advertised = config.advertised(node, bound);
+    let (view, others) = view_of(config, node)?;
+    let secret = match &config.cluster.secret {
+        Some(source) => Some(Arc::new(SharedSecret::new(source.secret.expose())?)),
+        None => None,
+    };
+    let identity = NodeIdentity {
+        node,
+        incarnation,
+        cluster: config.cluster.id(),
+        endpoint: advertised.to_string(),
+        member_digest: Sha256::digest(view.canonical_bytes()).into(),
+        session: SessionId::from_bytes(rand::random()),
+    };
+    let exports = Arc::new(Exports::new());
+    let segments = Arc::new(Segments::new(Arc::clone(&exports)));
+    let holder = holder(config, &identity, &segments, &exports).await?;
+    let dialler = dialler(&identity, secret.as_ref());
+    let timing = ProbeTiming {
+        heartbeat_ms: millis(config.timeouts.heartbeat),
+        unreachable_after_ms: millis(config.timeouts.unreachable_after),
+    };
+    let parts = Parts {
+        identity,
+        view,
+        others,
+        secret,
+        dialler: dialler.clone(),
+        timing,
+        holder,
+        exports: Arc::clone(&exports),
+        metrics,
+        data: data.clone(),
+    };
+    let node = Node::start(parts);
+    let (stop, stopped) = watch::channel(false);
+    let mut listeners = Vec::new();
+    let serving = |auth: Arc<dyn Authenticator>, local, members| {
+        let front = Arc::new(LinkFront::new(Arc::clone(&node), local, members));
+        Serving {
+            identity: Arc::clone(&dialler.identity),
+            auth,
+            admission: Arc::clone(&front) as _,
+            service: front,
+            exports: Arc::clone(&exports),
+            data_runtime: data.clone(),
+        }
+    };
+    let local = link.local_endpoint().is_local();
+    listeners.push(tokio::spawn(
+        link.serve(serving(Arc::clone(&dialler.auth), local, true), stopped.clone()),
+    ));
+    if let Some(unix) = unix {
+        listeners.push(tokio::spawn(
+            unix.serve(serving(Arc::new(NoSecret), true, false), stopped),
+        ));
+    }
+    let running = Running {
+        node,
+        link: bound,
+        unix: config.listen.unix.clone(),
+        stop,
+        listeners,
+    };
+    if let Err(source) = reach_oneself(&dialler, advertised).await {
+        running.stop().await;
+        return Err(StartError::Advertise {
+            endpoint: advertised,
+            source,
+        });
+    }
+    Ok(running)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The view, and the endpoints of the other members.
+fn view_of(config: &Config, own: NodeId) -> Result<(View, Vec<(NodeId, Endpoint)>), ViewError> {
+    match &config.cluster.view {
+        ViewConfig::Standalone => Ok((View::standalone(own), Vec::new())),
+        ViewConfig::Static { members, .. } => {
+            let view = View::new(
+                ViewSource::Static,
+                1,
+                members.iter().map(|member| member.node).collect(),
+            )?;
+            let others = members.iter().filter(|member| member.node != own);
+            Ok((
+                view,
+                others
+                    .map(|member| (member.node, Endpoint::Tcp(member.endpoint)))
+                    .collect(),
+            ))
+        }
+    }
+}
+
+fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>) -> Dialler {
+    let auth: Arc<dyn Authenticator> = match secret {
+        Some(secret) => Arc::clone(secret) as _,
+        None => Arc::new(NoSecret),
+    };
+    let identity = Identity {
+        cluster: ClusterId(identity.cluster.to_bytes()),
+        role: Role::Member,
+        peer: PeerId(identity.node.to_bytes()),
+        incarnation: identity.incarnation.0,
+        session: tenon_transport::SessionId(identity.session.to_bytes()),
+        features: 0,
+        context: identity.member_digest,
+    };
+    Dialler {
+        identity: Arc::new(identity),
+        auth,
+    }
+}
+
+/// Maps all segments, in parallel, off the runtime's workers.
+async fn holder(
+    config: &Config,
+    identity: &NodeIdentity,
+    segments: &Arc<Segments>,
+    exports: &Arc<Exports>,
+) -> Result<Arc<HolderDriver>, StartError> {
+    let mapping: Vec<_> = (1..)
+        .zip(&config.segments)
+        .map(|(id, segment)| {
+            let (id, source) = (SegmentId(id), source_of(segment));
+            (
+                id,
+                tokio::task::spawn_blocking(move || SegmentMemory::map(id, source, &progress_log(id))),
+            )
+        })
+        .collect();
+    let holder = HolderDriver::new(
+        HolderConfig {
+            node: identity.node,
+            incarnation: identity.incarnation,
+            cluster: identity.cluster,
+            reservation_ttl_ms: u32::try_from(millis(config.timeouts.reservation_ttl)).unwrap_or(u32::MAX),
+            policy: Policy {
+                strategy: config.placement.strategy,
+                fallback: config.placement.fallback,
+            },
+        },
+        Arc::clone(segments),
+        Arc::clone(exports),
+    );
+    for (segment, memory) in mapping {
+        let memory = memory.await.map_err(|error| StartError::Task {
+            segment,
+            reason: error.to_string(),
+        })??;
+        holder.mount(memory)?;
+    }
+    Ok(holder)
+}
+
+fn source_of(segment: &SegmentConfig) -> SegmentSource {
+    let backing = match &segment.backing {
+        ConfiguredBacking::Memfd(huge_pages) => Backing::Memfd(*huge_pages),
+        ConfiguredBacking::File(path) => Backing::File(path.clone()),
+    };
+    SegmentSource {
+        len_bytes: segment.len_bytes,
+        slots: segment.slots,
+        backing,
+    }
+}
+
+/// Logs every eighth GiB that got its pages.
+fn progress_log(segment: SegmentId) -> impl Fn(u64) + Sync {
+    let step_bytes = 8 << 30;
+    let next_bytes = std::sync::atomic::AtomicU64::new(step_bytes);
+    move |done_bytes| {
+        use std::sync::atomic::Ordering::Relaxed;
+        let next = next_bytes.load(Relaxed);
+        if done_bytes >= next
+            && next_bytes
+                .compare_exchange(next, next + step_bytes, Relaxed, Relaxed)
+                .is_ok()
+        {
+            tracing::info!(%segment, done_bytes, "mounting");
+        }
+    }
+}
+
+/// Others will dial the advertised address and expect this node: make sure now that they will find it.
+async fn reach_oneself(dialler: &Dialler, advertised: SocketAddr) -> Result<(), LinkError> {
+    let identity = Identity {
+        role: Role::Client,
+        ..(*dialler.identity).clone()
+    };
+    let deadline = Instant::now() + SELF_DIAL_TIMEOUT;
+    let link = Link::dial(
+        &Endpoint::Tcp(advertised),
+        &identity,
+        &*dialler.auth,
+        Some(identity.peer),
+        deadline,
+    )
+    .await?;
+    link.close();
+    Ok(())
+}

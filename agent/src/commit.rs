@@ -1,0 +1,203 @@
+//! A put's commit at its holder: check the bytes, ask the homes, seal, tell the homes, and only then answer.
+//!
+//! It runs in a task that nobody cancels, so each of its steps has the caller's deadline and ends.
+
+use crate::holder::{Begun, CommitKey};
+use crate::home::Decision;
+use crate::limits::WITHDRAW_TIMEOUT;
+use crate::node::Node;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{KeyHash, PutId};
+use tenon_protocol::member::{HomeAnswer, HomeEventKind, Homes};
+use tenon_protocol::message::{Committed, KeyResult};
+use tenon_store_core::objects::{Accepted, Unreported, Verified};
+use tokio::time::Instant;
+
+/// A key on its way through the steps.
+#[derive(Debug)]
+struct Step<T> {
+    index: usize,
+    hash: KeyHash,
+    homes: Homes,
+    state: T,
+}
+
+type Outcomes = Vec<(usize, KeyResult<Committed>)>;
+
+impl Node {
+    /// Commits keys of one put that lie in this node's own memory. Answers one outcome per key, by its index.
+    pub(crate) async fn commit_keys(
+        self: &Arc<Self>,
+        put_id: PutId,
+        keys: Vec<CommitKey>,
+        deadline: Instant,
+    ) -> Outcomes {
+        let mut outcomes = Vec::with_capacity(keys.len());
+        let verified = self.verify_keys(put_id, keys, deadline, &mut outcomes).await;
+        let sealed = self.propose_keys(put_id, verified, deadline, &mut outcomes).await;
+        self.report_keys(put_id, sealed, deadline, &mut outcomes).await;
+        outcomes
+    }
+
+    async fn verify_keys(
+        &self,
+        put_id: PutId,
+        keys: Vec<CommitKey>,
+        deadline: Instant,
+        outcomes: &mut Outcomes,
+    ) -> Vec<Step<Verified>> {
+        let begun = keys.into_iter().map(async |key| {
+            let begun = self.holder().begin_commit(put_id, &key, deadline).await;
+            (key, begun)
+        });
+        let mut verified = Vec::new();
+        for (key, begun) in join_all(begun).await {
+            let CommitKey { index, hash, homes, .. } = key;
+            match begun {
+                Ok(Begun::Verified(state)) => verified.push(Step {
+                    index,
+                    hash,
+                    homes,
+                    state,
+                }),
+                Ok(Begun::Done(outcome)) => outcomes.push((index, Ok(outcome))),
+                Err(error) => outcomes.push((index, Err(error))),
+            }
+        }
+        verified
+    }
+
+    async fn propose_keys(
+        self: &Arc<Self>,
+        put_id: PutId,
+        verified: Vec<Step<Verified>>,
+        deadline: Instant,
+        outcomes: &mut Outcomes,
+    ) -> Vec<Step<Unreported>> {
+        let proposals = verified
+            .iter()
+            .map(|step| step.decision(step.state.proposal()))
+            .collect();
+        let (mut sealed, mut withdrawn) = (Vec::new(), Vec::new());
+        for (step, answer) in verified.into_iter().zip(self.decide(proposals, deadline).await) {
+            let Step {
+                index,
+                hash,
+                homes,
+                state,
+            } = step;
+            match answer {
+                Ok(HomeAnswer::Accepted { version, degraded }) => {
+                    let state = self.holder().seal(
+                        state,
+                        Accepted {
+                            epoch: version.epoch,
+                            degraded,
+                        },
+                    );
+                    sealed.push(Step {
+                        index,
+                        hash,
+                        homes,
+                        state,
+                    });
+                }
+                Ok(HomeAnswer::AlreadyExists { version, degraded }) => {
+                    outcomes.push((index, Ok(self.holder().yield_to(state, version, degraded))));
+                }
+                Ok(other) => {
+                    self.holder().abandon(state);
+                    outcomes.push((index, Err(unexpected(&other))));
+                }
+                Err(error) => {
+                    self.holder().abandon(state);
+                    withdrawn.push(self.withdrawal(put_id, hash, homes));
+                    outcomes.push((index, Err(error)));
+                }
+            }
+        }
+        self.withdraw(withdrawn);
+        sealed
+    }
+
+    async fn report_keys(
+        self: &Arc<Self>,
+        put_id: PutId,
+        sealed: Vec<Step<Unreported>>,
+        deadline: Instant,
+        outcomes: &mut Outcomes,
+    ) {
+        let reports = sealed
+            .iter()
+            .map(|step| {
+                step.decision(HomeEventKind::Sealed {
+                    version: step.state.version(),
+                })
+            })
+            .collect();
+        let mut withdrawn = Vec::new();
+        for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {
+            let error = match answer {
+                Ok(HomeAnswer::Done { .. }) => {
+                    let outcome = self.holder().report(step.state);
+                    if outcome.degraded {
+                        self.metrics().degraded();
+                    }
+                    outcomes.push((step.index, Ok(outcome)));
+                    continue;
+                }
+                Ok(other) => unexpected(&other),
+                Err(error) => error,
+            };
+            self.holder().retract(step.state);
+            withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
+            outcomes.push((step.index, Err(error)));
+        }
+        self.withdraw(withdrawn);
+    }
+
+    fn withdrawal(&self, put_id: PutId, key_hash: KeyHash, homes: Homes) -> Decision {
+        Decision {
+            key_hash,
+            homes,
+            kind: HomeEventKind::Withdrawn {
+                put_id,
+                holder: self.id(),
+            },
+        }
+    }
+
+    /// Tells the homes that proposals are given up, so that nobody waits for them. The answer to the put does not wait for it.
+    fn withdraw(self: &Arc<Self>, withdrawals: Vec<Decision>) {
+        if withdrawals.is_empty() {
+            return;
+        }
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            for answer in node.decide(withdrawals, Instant::now() + WITHDRAW_TIMEOUT).await {
+                if let Err(error) = answer {
+                    tracing::info!(%error, "a withdrawal did not reach the homes; they will ask the holder");
+                }
+            }
+        });
+    }
+}
+
+impl<T> Step<T> {
+    fn decision(&self, kind: HomeEventKind) -> Decision {
+        Decision {
+            key_hash: self.hash,
+            homes: self.homes,
+            kind,
+        }
+    }
+}
+
+fn unexpected(answer: &HomeAnswer) -> ServiceError {
+    ServiceError::new(
+        ErrorCode::Internal,
+        format!("a home answered a proposal with {answer:?}"),
+    )
+}

@@ -1,0 +1,472 @@
+//! Drives this node's [`Holder`]: gives its decisions memory, write grants and time.
+//!
+//! Locks: `grants` before `core`. Revoking a grant waits for a peer's access that is just touching memory, and that access asks `core`; so nothing is
+//! revoked while either lock is held.
+
+use crate::clock;
+use crate::segments::{MountedSegment, SegmentError, SegmentMemory, Segments};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use tenon_protocol::checksum::{Checksums, piece_len_bytes};
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, Slot, Version};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::member::{HolderAnswer, HolderQuestion, HolderQuestionKind, Homes};
+use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
+use tenon_protocol::name::{Namespace, ObjectName};
+use tenon_store_core::objects::{
+    Accepted, CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, RegionId, ReserveSpec,
+    SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified,
+};
+use tenon_store_core::placement::PlacementCounters;
+use tenon_transport::{Export, Exports, Guard, Hold, Refused, RemoteKey, Rights, Scope, Slice};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) use tenon_store_core::objects::Owner;
+
+/// Regions begin at multiples of this: a cache line, and the least that the format allows.
+const ALIGNMENT_BYTES: u64 = 64;
+
+/// One key of a reservation.
+#[derive(Debug)]
+pub(crate) struct ReserveKey {
+    /// The attempt.
+    pub put_id: PutId,
+    /// The key.
+    pub name: ObjectName,
+    /// The object's length.
+    pub len_bytes: u64,
+    /// The asked time to live.
+    pub ttl_ms: Option<u32>,
+}
+
+/// One key of a commit.
+#[derive(Debug)]
+pub(crate) struct CommitKey {
+    /// Where it stands in the caller's batch.
+    pub index: usize,
+    /// The key.
+    pub name: ObjectName,
+    /// Its hash.
+    pub hash: KeyHash,
+    /// Who decides.
+    pub homes: Homes,
+    /// What the committer says of the bytes.
+    pub checksums: Checksums,
+    /// Stored with the object.
+    pub fingerprint: Vec<u8>,
+}
+
+/// A commit that has its bytes, or its outcome.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It was decided before.
+    Done(Committed),
+    /// The homes are to be asked.
+    Verified(Verified),
+}
+
+/// Writes the table of one segment for the holder.
+#[derive(Debug)]
+struct TableWriter(Arc<MountedSegment>);
+
+impl SegmentTable for TableWriter {
+    fn seal(&mut self, plan: &SealPlan) {
+        self.0.seal(plan.slot, &plan.descriptor, &plan.row, &plan.piece_sums);
+    }
+
+    fn invalidate(&mut self, slot: Slot) {
+        self.0.invalidate(slot);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct HolderDriver {
+    node: NodeId,
+    core: Mutex<Holder<TableWriter>>,
+    grants: Mutex<HashMap<RegionId, RemoteKey>>,
+    segments: Arc<Segments>,
+    exports: Arc<Exports>,
+    /// A commit or a write has ended: commits that wait look again.
+    ended: Notify,
+    me: Weak<HolderDriver>,
+}
+
+impl HolderDriver {
+    /// A holder without segments.
+    pub(crate) fn new(config: HolderConfig, segments: Arc<Segments>, exports: Arc<Exports>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            node: config.node,
+            core: Mutex::new(Holder::new(config)),
+            grants: Mutex::default(),
+            segments,
+            exports,
+            ended: Notify::new(),
+            me: Weak::clone(me),
+        })
+    }
+
+    /// Takes mapped memory into use as the next segment.
+    pub(crate) fn mount(&self, memory: SegmentMemory) -> Result<SegmentId, MountFailure> {
+        let mut core = self.core.lock();
+        let id = core.next_segment();
+        let spec = SegmentSpec {
+            len_bytes: memory.len_bytes(),
+            slots: memory.slots(),
+            alignment_bytes: ALIGNMENT_BYTES,
+        };
+        let guard = Arc::new(ReadGuard {
+            holder: Weak::clone(&self.me),
+            segment: id,
+        });
+        let mounted = self.segments.mount(id, memory, guard)?;
+        Ok(core.mount(&spec, TableWriter(mounted))?)
+    }
+
+    /// The mounted segments.
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// How a session reaches the segments.
+    pub(crate) fn attached(&self) -> Vec<AttachedSegment> {
+        self.segments.all().iter().map(|segment| segment.attached()).collect()
+    }
+
+    /// What one segment is used for.
+    pub(crate) fn segment_usage(&self, segment: SegmentId) -> Option<SegmentUsage> {
+        self.core.lock().segment_usage(segment)
+    }
+
+    /// What all segments are used for.
+    pub(crate) fn space(&self) -> SpaceAccount {
+        self.core.lock().account()
+    }
+
+    /// What placement did so far.
+    pub(crate) fn placement_counters(&self) -> PlacementCounters {
+        self.core.lock().placement_counters().clone()
+    }
+
+    /// Sets a region aside and grants its owner's session to write there.
+    pub(crate) fn reserve(&self, owner: Owner, key: ReserveKey) -> KeyResult<ReservedRegion> {
+        let ReserveKey {
+            put_id,
+            name,
+            len_bytes,
+            ttl_ms,
+        } = key;
+        let mut grants = self.grants.lock();
+        let spec = ReserveSpec {
+            put_id,
+            name: name.clone(),
+            len_bytes,
+            owner,
+            ttl_ms,
+        };
+        let reserved = self.core.lock().reserve(clock::now(), &mut rand::rng(), spec)?;
+        let region = reserved.region;
+        let (key, replaced) = match grants.get(&region) {
+            Some(key) if !reserved.needs_grant => (Ok(*key), None),
+            replaced => {
+                let replaced = replaced.copied();
+                let key = self.grant(region, reserved.len_bytes, owner).inspect(|key| {
+                    grants.insert(region, *key);
+                });
+                (key, replaced)
+            }
+        };
+        drop(grants);
+        if let Some(replaced) = replaced {
+            self.exports.revoke(replaced);
+        }
+        let write_key = key.inspect_err(|_| {
+            // Nobody can write there, so nobody can commit: a reservation without a grant is given back at once.
+            let _ = self.abort(put_id, &name);
+        })?;
+        Ok(ReservedRegion {
+            holder: self.node,
+            segment: region.segment,
+            offset_bytes: region.offset_bytes,
+            write_key: write_key.0,
+            ttl_ms: reserved.ttl_ms,
+        })
+    }
+
+    fn grant(&self, region: RegionId, len_bytes: u64, owner: Owner) -> KeyResult<RemoteKey> {
+        let export = Export {
+            memory: self.memory(region, 0, len_bytes),
+            rights: Rights::Write,
+            scope: Scope::Session(tenon_transport::SessionId(owner.session.to_bytes())),
+            guard: Arc::new(WriteGuard {
+                holder: Weak::clone(&self.me),
+                region,
+            }),
+        };
+        self.exports
+            .add(export)
+            .map_err(|error| ServiceError::new(ErrorCode::Overloaded, error.to_string()))
+    }
+
+    /// Bytes of a region that the holder gave out.
+    fn memory(&self, region: RegionId, offset_bytes: u64, len_bytes: u64) -> Slice {
+        let segment = self
+            .segments
+            .get(region.segment)
+            .expect("regions lie in mounted segments");
+        let start = region.offset_bytes + offset_bytes;
+        segment.region(start..start + len_bytes)
+    }
+
+    /// Gives a reservation back; says whether there was one.
+    pub(crate) fn abort(&self, put_id: PutId, name: &ObjectName) -> KeyResult<bool> {
+        let aborted = self.core.lock().abort(put_id, name);
+        self.settle();
+        Ok(aborted?)
+    }
+
+    /// A client's session has ended.
+    pub(crate) fn session_ended(&self, owner: Owner) {
+        self.core.lock().session_ended(owner);
+        self.settle();
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&self) {
+        self.core.lock().expire(clock::now());
+        self.settle();
+    }
+
+    /// Revokes the grants of reservations that have ended, and wakes the commits that waited for that.
+    fn settle(&self) {
+        let ended = self.core.lock().take_ended();
+        if ended.is_empty() {
+            return;
+        }
+        let revoked: Vec<RemoteKey> = {
+            let mut grants = self.grants.lock();
+            ended.iter().filter_map(|ended| grants.remove(&ended.region)).collect()
+        };
+        for key in revoked {
+            self.exports.revoke(key);
+        }
+        for ended in ended {
+            if matches!(ended.reason, EndReason::Expired | EndReason::SessionEnded) {
+                tracing::info!(put_id = %ended.put_id, reason = ?ended.reason, "a reservation ended without a commit");
+            }
+        }
+        self.ended.notify_waiters();
+    }
+
+    /// Begins a commit, waits for writes or another commit of the same put, and checks the bytes.
+    pub(crate) async fn begin_commit(&self, put_id: PutId, key: &CommitKey, deadline: Instant) -> KeyResult<Begun> {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            let spec = CommitSpec {
+                put_id,
+                name: key.name.clone(),
+                checksums: key.checksums.clone(),
+                fingerprint: key.fingerprint.clone(),
+            };
+            let step = self.core.lock().begin_commit(clock::now(), spec);
+            self.settle();
+            match step? {
+                CommitStep::Done(outcome) => return Ok(Begun::Done(outcome)),
+                CommitStep::Verify(unverified) => return self.verify(unverified).await.map(Begun::Verified),
+                CommitStep::Wait => timeout_at(deadline, ended).await.map_err(|_| {
+                    let message = "the put's own writes, or another commit of it, did not end by the deadline; ask again with the same put id";
+                    ServiceError::new(ErrorCode::DeadlineExceeded, message)
+                })?,
+            }
+        }
+    }
+
+    /// Reads the pieces whose checksum is not known from their arrival, off the workers that serve calls.
+    async fn verify(&self, unverified: Unverified) -> KeyResult<Verified> {
+        let (region, len_bytes) = (unverified.region(), unverified.len_bytes());
+        let pieces = unverified.unknown_pieces().iter();
+        let memory: Vec<Slice> = pieces
+            .map(|&piece| self.memory(region, piece * PIECE_BYTES, piece_len_bytes(len_bytes, piece)))
+            .collect();
+        let found = if memory.is_empty() {
+            Vec::new()
+        } else {
+            let read = tokio::task::spawn_blocking(move || memory.iter().map(Slice::crc64).collect::<Vec<u64>>());
+            match read.await {
+                Ok(found) => found,
+                Err(error) => {
+                    self.abandon(unverified);
+                    return Err(ServiceError::new(
+                        ErrorCode::Internal,
+                        format!("the bytes could not be checked: {error}"),
+                    ));
+                }
+            }
+        };
+        let verified = self.core.lock().verify(unverified, &found);
+        self.settle();
+        Ok(verified?)
+    }
+
+    /// Ends a commit that cannot go on.
+    pub(crate) fn abandon(&self, commit: impl Into<tenon_store_core::objects::Commit>) {
+        self.core.lock().abandon(commit.into());
+        self.settle();
+    }
+
+    /// The homes have accepted.
+    pub(crate) fn seal(&self, verified: Verified, accepted: Accepted) -> Unreported {
+        let unreported = self.core.lock().seal(verified, accepted, clock::unix_ms());
+        self.settle();
+        unreported
+    }
+
+    /// The key keeps the object it has.
+    pub(crate) fn yield_to(&self, verified: Verified, version: Version, degraded: bool) -> Committed {
+        let outcome = self.core.lock().yield_to(clock::now(), verified, version, degraded);
+        self.settle();
+        outcome
+    }
+
+    /// The homes know of the seal.
+    pub(crate) fn report(&self, unreported: Unreported) -> Committed {
+        let outcome = self.core.lock().report(clock::now(), unreported);
+        self.ended.notify_waiters();
+        outcome
+    }
+
+    /// The homes do not take the seal.
+    pub(crate) fn retract(&self, unreported: Unreported) {
+        self.core.lock().retract(unreported);
+        self.ended.notify_waiters();
+    }
+
+    /// Answers a question of a home.
+    pub(crate) fn answer(&self, question: &HolderQuestion) -> KeyResult<HolderAnswer> {
+        let HolderQuestion {
+            key_hash,
+            version,
+            kind,
+        } = *question;
+        Ok(match kind {
+            HolderQuestionKind::Confirm => HolderAnswer::Confirmed {
+                held: self.core.lock().confirm(key_hash, version),
+            },
+            HolderQuestionKind::Drop => {
+                self.core.lock().remove(key_hash, version);
+                HolderAnswer::Dropped
+            }
+        })
+    }
+
+    /// A page of the keys that are held here.
+    pub(crate) fn list(
+        &self,
+        namespace: &Namespace,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> (Vec<ListEntry>, bool) {
+        let page = self.core.lock().list(namespace, prefix, after, limit);
+        (page.entries, page.more)
+    }
+}
+
+/// Why mapped memory did not become a segment.
+#[derive(Debug, thiserror::Error)]
+pub enum MountFailure {
+    /// It could not be exported.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The holder refused it.
+    #[error(transparent)]
+    Holder(#[from] MountError),
+}
+
+fn refused(error: HoldError) -> Refused {
+    let message = match error {
+        HoldError::Stale => "the region does not hold this any more",
+        HoldError::OutOfRange => "the range is not inside one region",
+        HoldError::Committing => "the put is being committed, nothing more may be written",
+        HoldError::TooMany => "too many transfers are under way in the region",
+    };
+    Refused {
+        code: ErrorCode::GrantRefused as u16,
+        message,
+    }
+}
+
+const STOPPED: Refused = Refused {
+    code: ErrorCode::Draining as u16,
+    message: "the node is stopping",
+};
+
+/// Resolves each read of a segment's payload to the one live object that it lies in, and holds that.
+struct ReadGuard {
+    holder: Weak<HolderDriver>,
+    segment: SegmentId,
+}
+
+impl Guard for ReadGuard {
+    fn begin_read(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused> {
+        let holder = self.holder.upgrade().ok_or(STOPPED)?;
+        let hold = holder
+            .core
+            .lock()
+            .begin_read(self.segment, offset_bytes, len_bytes)
+            .map_err(refused)?;
+        let stamp = hold.generation().0;
+        Ok(Hold::with_release(stamp, move || holder.core.lock().end_read(hold)))
+    }
+
+    fn begin_write(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<Hold, Refused> {
+        Err(Refused {
+            code: ErrorCode::Forbidden as u16,
+            message: "segments are read-only; a put has a grant of its own",
+        })
+    }
+
+    fn wrote(&self, _offset_bytes: u64, _len_bytes: u64, _crc64: u64) {}
+}
+
+/// Lets one put write into its own region, until it is committed or ends.
+struct WriteGuard {
+    holder: Weak<HolderDriver>,
+    region: RegionId,
+}
+
+impl Guard for WriteGuard {
+    fn begin_read(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<Hold, Refused> {
+        Err(Refused {
+            code: ErrorCode::Forbidden as u16,
+            message: "a put's grant does not allow reading",
+        })
+    }
+
+    fn begin_write(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused> {
+        let holder = self.holder.upgrade().ok_or(STOPPED)?;
+        let hold = holder
+            .core
+            .lock()
+            .begin_write(self.region, offset_bytes, len_bytes)
+            .map_err(refused)?;
+        Ok(Hold::with_release(0, move || {
+            holder.core.lock().end_write(hold);
+            holder.ended.notify_waiters();
+        }))
+    }
+
+    fn wrote(&self, offset_bytes: u64, len_bytes: u64, crc64: u64) {
+        if let Some(holder) = self.holder.upgrade() {
+            holder
+                .core
+                .lock()
+                .wrote(clock::now(), self.region, offset_bytes, len_bytes, crc64);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Drives this node's [`Directory`]: what it keeps as a home of keys, and how decisions reach the homes.
+//!
+//! A batch of events makes a batch of actions, and those to one node travel in one frame.
+
+use crate::clock;
+use crate::node::Node;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{Incarnation, KeyHash, NodeId};
+use tenon_protocol::member::{HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest};
+use tenon_protocol::message::KeyResult;
+use tenon_store_core::directory::{Action, Directory, Event, QuestionToken, RequestToken};
+use tenon_store_core::time::Time;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Something the homes of a key are to decide or to note.
+#[derive(Debug, Clone)]
+pub(crate) struct Decision {
+    /// Which key.
+    pub key_hash: KeyHash,
+    /// Its homes.
+    pub homes: Homes,
+    /// What.
+    pub kind: HomeEventKind,
+}
+
+impl Decision {
+    fn event(&self) -> HomeEvent {
+        HomeEvent {
+            key_hash: self.key_hash,
+            homes: self.homes,
+            kind: self.kind.clone(),
+        }
+    }
+}
+
+impl Node {
+    /// Has the homes decide, one answer per decision. The first home is asked, and where it does not answer the second.
+    pub(crate) async fn decide(
+        self: &Arc<Self>,
+        decisions: Vec<Decision>,
+        deadline: Instant,
+    ) -> Vec<KeyResult<HomeAnswer>> {
+        let mut answers: Vec<Option<KeyResult<HomeAnswer>>> = decisions.iter().map(|_| None).collect();
+        let first_or_second = |decision: &Decision| match decision.homes.second {
+            Some(second) if !self.is_reachable(decision.homes.first) => second,
+            _ => decision.homes.first,
+        };
+        let all = (0..decisions.len()).collect();
+        self.ask_each(&decisions, all, first_or_second, deadline, &mut answers)
+            .await;
+        let unanswered = |index: &usize| {
+            let first = decisions[*index].homes.first;
+            let silent = |error: &ServiceError| error.code == ErrorCode::Unavailable && error.node == Some(first);
+            answers[*index]
+                .as_ref()
+                .is_some_and(|answer| answer.as_ref().is_err_and(silent))
+        };
+        let again: Vec<usize> = (0..decisions.len())
+            .filter(|&index| decisions[index].homes.second.is_some())
+            .filter(unanswered)
+            .collect();
+        let second = |decision: &Decision| decision.homes.second.unwrap_or(decision.homes.first);
+        self.ask_each(&decisions, again, second, deadline, &mut answers).await;
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(not_answered())))
+            .collect()
+    }
+
+    async fn ask_each(
+        self: &Arc<Self>,
+        decisions: &[Decision],
+        indices: Vec<usize>,
+        home: impl Fn(&Decision) -> NodeId,
+        deadline: Instant,
+        answers: &mut [Option<KeyResult<HomeAnswer>>],
+    ) {
+        let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for index in indices {
+            groups.entry(home(&decisions[index])).or_default().push(index);
+        }
+        let asks = groups.into_iter().map(async |(home, indices)| {
+            let events = indices.iter().map(|&index| decisions[index].event()).collect();
+            let answers = self.ask_home(home, events, deadline).await;
+            indices.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        for (index, answer) in join_all(asks).await.into_iter().flatten() {
+            answers[index] = Some(answer);
+        }
+    }
+
+    /// Asks one home about keys, one frame for all; one answer per event.
+    pub(crate) async fn ask_home(
+        self: &Arc<Self>,
+        home: NodeId,
+        events: Vec<HomeEvent>,
+        deadline: Instant,
+    ) -> Vec<KeyResult<HomeAnswer>> {
+        let keys = events.len();
+        if home == self.id() {
+            return self.serve_home(events, deadline).await;
+        }
+        let answer = self
+            .peers()
+            .call(home, MemberRequest::Home(events), deadline, "it is a home of the key")
+            .await;
+        match answer {
+            Ok(MemberReply::Home(answers)) if answers.len() == keys => answers,
+            Ok(_) => vec![Err(not_answered()); keys],
+            Err(error) => vec![Err(error); keys],
+        }
+    }
+}
+
+/// Questions of this home to one node, of one kind, and what asked them.
+#[derive(Debug)]
+struct Questions<T> {
+    tokens: Vec<QuestionToken>,
+    asked: Vec<T>,
+    deadline: Time,
+}
+
+impl<T> Default for Questions<T> {
+    fn default() -> Self {
+        Self {
+            tokens: Vec::new(),
+            asked: Vec::new(),
+            deadline: Time::ZERO,
+        }
+    }
+}
+
+impl<T> Questions<T> {
+    fn push(&mut self, token: QuestionToken, asked: T, deadline: Time) {
+        self.tokens.push(token);
+        self.asked.push(asked);
+        self.deadline = self.deadline.max(deadline);
+    }
+}
+
+/// The entries of the keys of which this node is a home, and the requests that wait for them.
+#[derive(Debug)]
+pub(crate) struct HomeDriver {
+    directory: Mutex<Directory>,
+    waiting: Mutex<HashMap<RequestToken, oneshot::Sender<KeyResult<HomeAnswer>>>>,
+    last_request: AtomicU64,
+}
+
+impl HomeDriver {
+    /// Knows no entry yet.
+    pub(crate) fn new(node: NodeId) -> Self {
+        Self {
+            directory: Mutex::new(Directory::new(node)),
+            waiting: Mutex::default(),
+            last_request: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes requests in. Those that are answered at once have their answer; the others a receiver for it.
+    fn request(&self, events: Vec<HomeEvent>, deadline: Instant) -> (Vec<Waiting>, Vec<Action>) {
+        let count = events.len() as u64;
+        let first = self.last_request.fetch_add(count, Ordering::Relaxed) + 1;
+        let (now, deadline) = (clock::now(), clock::at(deadline));
+        let mut directory = self.directory.lock();
+        let tokens = (first..first + count).map(RequestToken);
+        let mut actions = Vec::new();
+        for (token, event) in tokens.clone().zip(events) {
+            actions.extend(directory.handle(now, Event::Request { token, deadline, event }));
+        }
+        let mut answered = HashMap::new();
+        actions.retain_mut(|action| match action {
+            Action::Reply { token, answer } if (first..first + count).contains(&token.0) => {
+                answered.insert(*token, answer.clone());
+                false
+            }
+            _ => true,
+        });
+        // Still under the directory's lock: no answer to these requests can be given before their receivers are in place.
+        let mut waiting = self.waiting.lock();
+        let receive = |token| match answered.remove(&token) {
+            Some(answer) => Waiting::Answered(answer),
+            None => {
+                let (sender, receiver) = oneshot::channel();
+                waiting.insert(token, sender);
+                Waiting::For(receiver)
+            }
+        };
+        (tokens.map(receive).collect(), actions)
+    }
+
+    fn handle(&self, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+        let now = clock::now();
+        let mut directory = self.directory.lock();
+        events
+            .into_iter()
+            .flat_map(|event| directory.handle(now, event))
+            .collect()
+    }
+
+    fn reply(&self, token: RequestToken, answer: KeyResult<HomeAnswer>) {
+        if let Some(sender) = self.waiting.lock().remove(&token) {
+            // Whoever asked may have gone: then nobody needs the answer.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// A request's answer, now or later.
+#[derive(Debug)]
+enum Waiting {
+    Answered(KeyResult<HomeAnswer>),
+    For(oneshot::Receiver<KeyResult<HomeAnswer>>),
+}
+
+impl Node {
+    /// What this node says as a home, one answer per event. The directory answers every request, at the latest at its deadline.
+    pub(crate) async fn serve_home(
+        self: &Arc<Self>,
+        events: Vec<HomeEvent>,
+        deadline: Instant,
+    ) -> Vec<KeyResult<HomeAnswer>> {
+        let (requests, actions) = self.homes().request(events, deadline);
+        self.perform(actions);
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(match request {
+                Waiting::Answered(answer) => answer,
+                Waiting::For(receiver) => receiver.await.unwrap_or_else(|_| Err(not_answered())),
+            });
+        }
+        answers
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick_homes(self: &Arc<Self>) {
+        self.perform(self.homes().handle([Event::Tick]));
+    }
+
+    /// A member was seen in a life that was not known: what it held in earlier ones is gone.
+    pub(crate) fn seen_in_new_life(self: &Arc<Self>, node: NodeId, incarnation: Incarnation) {
+        self.perform(self.homes().handle([Event::Incarnation { node, incarnation }]));
+    }
+
+    /// Does what the directory says. Questions to one node travel in one frame; those to this node are answered here.
+    fn perform(self: &Arc<Self>, actions: Vec<Action>) {
+        let mut actions = actions;
+        while !actions.is_empty() {
+            let mut partners: BTreeMap<NodeId, Questions<HomeEvent>> = BTreeMap::new();
+            let mut holders: BTreeMap<NodeId, Questions<HolderQuestion>> = BTreeMap::new();
+            let mut own = Vec::new();
+            for action in actions {
+                match action {
+                    Action::Reply { token, answer } => self.homes().reply(token, answer),
+                    Action::AskPartner {
+                        question,
+                        to,
+                        deadline,
+                        event,
+                    } => {
+                        partners.entry(to).or_default().push(question, event, deadline);
+                    }
+                    Action::AskHolder { question, to, ask, .. } if to == self.id() => {
+                        own.push(Event::HolderAnswered {
+                            question,
+                            answer: self.holder().answer(&ask),
+                        });
+                    }
+                    Action::AskHolder {
+                        question,
+                        to,
+                        deadline,
+                        ask,
+                    } => holders.entry(to).or_default().push(question, ask, deadline),
+                }
+            }
+            for (to, questions) in partners {
+                tokio::spawn(Arc::clone(self).ask_partner(to, questions));
+            }
+            for (to, questions) in holders {
+                tokio::spawn(Arc::clone(self).ask_holder(to, questions));
+            }
+            actions = self.homes().handle(own);
+        }
+    }
+
+    async fn ask_partner(self: Arc<Self>, to: NodeId, questions: Questions<HomeEvent>) {
+        let Questions {
+            tokens,
+            asked,
+            deadline,
+        } = questions;
+        let keys = tokens.len();
+        let call = MemberRequest::Home(asked);
+        let answers = match self
+            .peers()
+            .call(to, call, clock::instant(deadline), "it is the other home of the key")
+            .await
+        {
+            Ok(MemberReply::Home(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
+            Ok(_) => vec![Some(Err(not_answered())); keys],
+            Err(error) => vec![self.unless_unreachable(to, error); keys],
+        };
+        let told = tokens.into_iter().zip(answers).map(|(question, answer)| match answer {
+            Some(answer) => Event::PartnerAnswered { question, answer },
+            None => Event::Unreachable { question },
+        });
+        self.perform(self.homes().handle(told));
+    }
+
+    async fn ask_holder(self: Arc<Self>, to: NodeId, questions: Questions<HolderQuestion>) {
+        let Questions {
+            tokens,
+            asked,
+            deadline,
+        } = questions;
+        let keys = tokens.len();
+        let call = MemberRequest::Holder(asked);
+        let answers = match self
+            .peers()
+            .call(to, call, clock::instant(deadline), "it holds the object")
+            .await
+        {
+            Ok(MemberReply::Holder(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
+            Ok(_) => vec![Some(Err(not_answered())); keys],
+            Err(error) => vec![self.unless_unreachable(to, error); keys],
+        };
+        let told = tokens.into_iter().zip(answers).map(|(question, answer)| match answer {
+            Some(answer) => Event::HolderAnswered { question, answer },
+            None => Event::Unreachable { question },
+        });
+        self.perform(self.homes().handle(told));
+    }
+
+    /// `None` if the member does not answer. One that refuses us, or we it, is there: no home may act alone because of that.
+    fn unless_unreachable<T>(&self, member: NodeId, error: ServiceError) -> Option<KeyResult<T>> {
+        let unreachable =
+            error.code == ErrorCode::Unavailable && error.node == Some(member) && !self.peers().is_refused(member);
+        (!unreachable).then_some(Err(error))
+    }
+}
+
+fn not_answered() -> ServiceError {
+    ServiceError::new(
+        ErrorCode::Internal,
+        "a home did not answer every key that it was asked for",
+    )
+}

@@ -1,0 +1,288 @@
+//! One running agent: everything that its fronts and drivers share.
+
+use crate::embedded;
+use crate::holder::{HolderDriver, Owner};
+use crate::home::HomeDriver;
+use crate::metrics::Metrics;
+use crate::peers::{Dialler, OnNewLife, Peers};
+use crate::sessions::Sessions;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use tenon_client::Client;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, SessionId};
+use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
+use tenon_protocol::message::{Reply, Request};
+use tenon_protocol::name::Namespace;
+use tenon_store_core::membership::{IndexCache, IndexNodes, ProbeTiming, View};
+use tenon_transport::Exports;
+use tenon_transport::link::{Endpoint, SharedSecret};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+/// Who this agent is, in this life.
+#[derive(Debug, Clone)]
+pub struct NodeIdentity {
+    /// The node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its link's advertised endpoint.
+    pub endpoint: String,
+    /// The digest of its member list.
+    pub member_digest: [u8; 32],
+    /// The session of its own transfers.
+    pub session: SessionId,
+}
+
+/// The parts of an agent, put together by `startup`.
+#[derive(Debug)]
+pub struct Node {
+    identity: NodeIdentity,
+    view: View,
+    index: Mutex<IndexCache>,
+    secret: Option<Arc<SharedSecret>>,
+    peers: Peers,
+    sessions: Sessions,
+    holder: Arc<HolderDriver>,
+    homes: HomeDriver,
+    metrics: Arc<Metrics>,
+    client: Client,
+}
+
+/// What a node is put together from.
+pub(crate) struct Parts {
+    /// Who it is.
+    pub identity: NodeIdentity,
+    /// The member list.
+    pub view: View,
+    /// The other members' endpoints.
+    pub others: Vec<(NodeId, Endpoint)>,
+    /// The cluster's secret.
+    pub secret: Option<Arc<SharedSecret>>,
+    /// How it dials.
+    pub dialler: Dialler,
+    /// How members are probed.
+    pub timing: ProbeTiming,
+    /// Its objects.
+    pub holder: Arc<HolderDriver>,
+    /// What its memory is exported by.
+    pub exports: Arc<Exports>,
+    /// Its counters.
+    pub metrics: Arc<Metrics>,
+    /// Where bulk data runs.
+    pub data: Handle,
+}
+
+impl Node {
+    /// Puts a node together and starts what it does by itself: heartbeats and the passing of time.
+    pub(crate) fn start(parts: Parts) -> Arc<Self> {
+        let Parts {
+            identity,
+            view,
+            others,
+            secret,
+            dialler,
+            timing,
+            holder,
+            exports,
+            metrics,
+            data,
+        } = parts;
+        let node = Arc::new_cyclic(|me: &Weak<Self>| {
+            let homes = Weak::clone(me);
+            let on_new_life: OnNewLife = Arc::new(move |node, incarnation| {
+                if let Some(me) = homes.upgrade() {
+                    me.seen_in_new_life(node, incarnation);
+                }
+            });
+            let peers = Peers::new(others, &dialler, timing, &on_new_life);
+            let client = embedded::client(me, &identity, &holder, exports, &dialler, data);
+            Self {
+                homes: HomeDriver::new(identity.node),
+                identity,
+                view,
+                index: Mutex::default(),
+                secret,
+                peers,
+                sessions: Sessions::default(),
+                holder,
+                metrics,
+                client,
+            }
+        });
+        let me = Arc::clone(&node);
+        node.peers.start(move || me.heartbeat());
+        tokio::spawn(Arc::clone(&node).tick_for_ever());
+        node
+    }
+
+    /// This agent as its own client: whole objects, by the code that programs use.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Why this node should not be given work: empty if it is ready.
+    pub fn unready(&self) -> Vec<String> {
+        self.peers.refusals()
+    }
+
+    /// This node's id.
+    pub fn id(&self) -> NodeId {
+        self.identity.node
+    }
+
+    /// This node's life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.identity.incarnation
+    }
+
+    /// The cluster's id.
+    pub fn cluster(&self) -> ClusterId {
+        self.identity.cluster
+    }
+
+    /// This node's advertised link endpoint.
+    pub fn endpoint(&self) -> &str {
+        &self.identity.endpoint
+    }
+
+    /// The digest of this node's member list.
+    pub(crate) fn member_digest(&self) -> [u8; 32] {
+        self.identity.member_digest
+    }
+
+    /// The session of this agent's own transfers.
+    pub(crate) fn own_session(&self) -> SessionId {
+        self.identity.session
+    }
+
+    /// The member list.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The nodes among which the homes of a namespace's keys are.
+    pub(crate) fn index_nodes(&self, namespace: &Namespace) -> IndexNodes {
+        self.index.lock().index_nodes(&self.view, namespace).clone()
+    }
+
+    pub(crate) fn secret(&self) -> Option<&SharedSecret> {
+        self.secret.as_deref()
+    }
+
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub(crate) fn holder(&self) -> &Arc<HolderDriver> {
+        &self.holder
+    }
+
+    pub(crate) fn homes(&self) -> &HomeDriver {
+        &self.homes
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The life in which a member was last seen; this node's own.
+    pub(crate) fn known_incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        if node == self.id() {
+            Some(self.incarnation())
+        } else {
+            self.peers.incarnation(node)
+        }
+    }
+
+    /// Whether a member is worth asking.
+    pub(crate) fn is_reachable(&self, node: NodeId) -> bool {
+        node == self.id() || self.peers.is_reachable(node)
+    }
+
+    pub(crate) fn unknown_node(&self, node: NodeId) -> ServiceError {
+        let message = format!("node {node} is no member of the view; `tenon nodes` lists the members");
+        ServiceError::new(ErrorCode::UnknownNode, message)
+    }
+
+    /// Asks a member to serve a client's call from its own memory.
+    pub(crate) async fn on_behalf(
+        &self,
+        node: NodeId,
+        session: Option<SessionId>,
+        request: Request,
+        deadline: Instant,
+    ) -> Result<Reply, ServiceError> {
+        let call = MemberRequest::OnBehalf {
+            session,
+            request: Box::new(request),
+        };
+        match self
+            .peers
+            .call(node, call, deadline, "it was to serve a part of the call")
+            .await?
+        {
+            MemberReply::OnBehalf(reply) => match *reply {
+                Reply::Failed(error) => Err(error),
+                reply => Ok(reply),
+            },
+            _ => Err(ServiceError::new(
+                ErrorCode::Internal,
+                "a member answered another question than it was asked",
+            )),
+        }
+    }
+
+    /// What this node says of itself once per heartbeat.
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        Heartbeat {
+            incarnation: self.incarnation(),
+            version: crate::VERSION.to_owned(),
+            space: self.holder.space(),
+        }
+    }
+
+    /// A link of a client has ended. With the last one, its reservations that have no commit in progress end here and at the other holders.
+    pub(crate) fn client_gone(self: &Arc<Self>, session: SessionId) {
+        let Some(holders) = self.sessions.closed(session) else {
+            return;
+        };
+        self.holder.session_ended(Owner {
+            coordinator: self.id(),
+            session,
+        });
+        for holder in holders {
+            let node = Arc::clone(self);
+            tokio::spawn(async move {
+                let deadline = Instant::now() + crate::limits::SESSION_END_RELAY;
+                let call = MemberRequest::SessionEnded { session };
+                if let Err(error) = node
+                    .peers
+                    .call(holder, call, deadline, "a client's session has ended")
+                    .await
+                {
+                    tracing::info!(%holder, %session, %error, "the end of a session was not relayed; its reservations there run out");
+                }
+            });
+        }
+    }
+
+    /// The passing of time: reservations run out, outcomes are forgotten, homes answer what waits too long.
+    pub(crate) async fn tick_for_ever(self: Arc<Self>) {
+        let mut every = tokio::time::interval(crate::limits::TICK_EVERY);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            self.holder.tick();
+            self.tick_homes();
+        }
+    }
+}

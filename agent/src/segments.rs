@@ -1,0 +1,262 @@
+//! The seam: where an object's (segment, offset, length) becomes memory with an address and keys.
+//!
+//! `store-core` decides in segment ids and offsets and knows no memory; `transport` moves bytes between ranges of memory and knows no
+//! objects. They meet in this file: a [`MountedSegment`] is one segment of `store-core` and two exports of `transport`, the payload and
+//! the table beside it.
+
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tenon_protocol::ids::{Generation, SegmentId, Slot};
+use tenon_protocol::message::AttachedSegment;
+use tenon_protocol::table::{Descriptor, GENERATION_AT_BYTE, KeyRow, TableLayout};
+use tenon_transport::{
+    Export, Exports, ExportsError, Guard, HugePages, Memory, MemoryError, RemoteKey, Rights, Scope, Slice, Unguarded,
+};
+
+/// Where a segment's memory comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentSource {
+    /// Payload length.
+    pub len_bytes: u64,
+    /// Descriptors in the table.
+    pub slots: u32,
+    /// What backs it.
+    pub backing: Backing,
+}
+
+/// See [`SegmentSource`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// Memory of its own.
+    Memfd(HugePages),
+    /// A file on tmpfs or hugetlbfs, created or emptied. Its content ends with the process.
+    File(PathBuf),
+}
+
+/// Why a segment could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum SegmentError {
+    /// No memory.
+    #[error("cannot mount segment {segment} of {len_bytes} bytes: {source}")]
+    Memory {
+        /// Which.
+        segment: SegmentId,
+        /// Its length.
+        len_bytes: u64,
+        /// What transport said.
+        source: MemoryError,
+    },
+    /// No room among the exports.
+    #[error("cannot export segment {segment}: {source}")]
+    Export {
+        /// Which.
+        segment: SegmentId,
+        /// What transport said.
+        source: ExportsError,
+    },
+}
+
+/// The memory of a segment, before anyone may reach it.
+#[derive(Debug)]
+pub struct SegmentMemory {
+    source: SegmentSource,
+    payload: Arc<Memory>,
+    table: Arc<Memory>,
+    layout: TableLayout,
+}
+
+impl SegmentMemory {
+    /// Maps the payload and its table, and gives every page its memory now; `progress` gets the payload bytes done so far.
+    ///
+    /// # Errors
+    /// [`SegmentError::Memory`].
+    pub fn map(
+        segment: SegmentId,
+        source: SegmentSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Self, SegmentError> {
+        let failed = |error| SegmentError::Memory {
+            segment,
+            len_bytes: source.len_bytes,
+            source: error,
+        };
+        let payload = match &source.backing {
+            Backing::Memfd(huge_pages) => {
+                Memory::memfd(&format!("tenon-segment-{segment}"), source.len_bytes, *huge_pages)
+            }
+            Backing::File(path) => Memory::file(path, source.len_bytes),
+        }
+        .map_err(failed)?;
+        let layout = TableLayout::new(source.len_bytes, source.slots);
+        let table =
+            Memory::memfd(&format!("tenon-table-{segment}"), layout.len_bytes(), HugePages::Off).map_err(failed)?;
+        payload.prefault(0..source.len_bytes, progress).map_err(failed)?;
+        Ok(Self {
+            source,
+            payload: Arc::new(payload),
+            table: Arc::new(table),
+            layout,
+        })
+    }
+
+    /// Payload length.
+    pub fn len_bytes(&self) -> u64 {
+        self.source.len_bytes
+    }
+
+    /// Descriptors in the table.
+    pub fn slots(&self) -> u32 {
+        self.source.slots
+    }
+}
+
+/// A segment that peers may read.
+#[derive(Debug)]
+pub struct MountedSegment {
+    id: SegmentId,
+    memory: SegmentMemory,
+    data_key: RemoteKey,
+    table_key: RemoteKey,
+}
+
+/// The ranges of a segment are decided by the holder of its objects; a range outside the mapping is a fault of ours.
+const INSIDE: &str = "ranges of a segment come from its allocator and its layout";
+
+impl MountedSegment {
+    /// Its id.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// `memfd` or the file's path.
+    pub fn backing(&self) -> String {
+        match &self.memory.source.backing {
+            Backing::Memfd(_) => "memfd".to_owned(),
+            Backing::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// The size of its pages.
+    pub fn page_bytes(&self) -> u64 {
+        self.memory.payload.page_bytes()
+    }
+
+    /// How a session reaches it.
+    pub fn attached(&self) -> AttachedSegment {
+        AttachedSegment {
+            segment: self.id,
+            segment_bytes: self.memory.source.len_bytes,
+            slots: self.memory.source.slots,
+            data_key: self.data_key.0,
+            table_key: self.table_key.0,
+        }
+    }
+
+    /// The memory of a region.
+    ///
+    /// # Panics
+    /// If the range lies outside the segment.
+    pub fn region(&self, range: Range<u64>) -> Slice {
+        self.memory.payload.slice(range).expect(INSIDE)
+    }
+
+    /// Writes the piece sums, the row and the descriptor of a region, and its generation last: from here on it describes an object.
+    ///
+    /// # Panics
+    /// If slot or region lie outside the segment.
+    pub fn seal(&self, slot: Slot, descriptor: &Descriptor, row: &KeyRow, piece_sums: &[u64]) {
+        let (table, layout) = (&self.memory.table, &self.memory.layout);
+        let sums: Vec<u8> = piece_sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        if !sums.is_empty() {
+            table
+                .copy_in(layout.piece_sums_at(row.offset_bytes), &sums)
+                .expect(INSIDE);
+        }
+        table.copy_in(layout.row_at(slot), &row.encode()).expect(INSIDE);
+        let at = layout.descriptor_at(slot);
+        table
+            .copy_in(at, &descriptor.encode()[..GENERATION_AT_BYTE])
+            .expect(INSIDE);
+        self.store_generation(slot, descriptor.generation);
+    }
+
+    /// Makes the slot describe nothing. Must come before its region or the slot itself is used again.
+    ///
+    /// # Panics
+    /// If the slot lies outside the table.
+    pub fn invalidate(&self, slot: Slot) {
+        self.store_generation(slot, Generation::NONE);
+    }
+
+    fn store_generation(&self, slot: Slot, generation: Generation) {
+        let at = self.memory.layout.descriptor_at(slot) + GENERATION_AT_BYTE as u64;
+        self.memory
+            .table
+            .store_u64(at, generation.0.to_le(), Ordering::Release)
+            .expect(INSIDE);
+    }
+}
+
+/// The mounted segments of this node.
+#[derive(Debug)]
+pub struct Segments {
+    exports: Arc<Exports>,
+    mounted: RwLock<BTreeMap<SegmentId, Arc<MountedSegment>>>,
+}
+
+impl Segments {
+    /// None yet.
+    pub fn new(exports: Arc<Exports>) -> Self {
+        Self {
+            exports,
+            mounted: RwLock::default(),
+        }
+    }
+
+    /// Lets every session read a segment; `guard` resolves each read of its payload to a live region.
+    ///
+    /// # Errors
+    /// [`SegmentError::Export`].
+    pub fn mount(
+        &self,
+        id: SegmentId,
+        memory: SegmentMemory,
+        guard: Arc<dyn Guard>,
+    ) -> Result<Arc<MountedSegment>, SegmentError> {
+        let readable = |memory: &Arc<Memory>, guard| {
+            let export = Export {
+                memory: memory.whole(),
+                rights: Rights::Read,
+                scope: Scope::AnySession,
+                guard,
+            };
+            self.exports
+                .add(export)
+                .map_err(|source| SegmentError::Export { segment: id, source })
+        };
+        let data_key = readable(&memory.payload, guard)?;
+        let table_key = readable(&memory.table, Arc::new(Unguarded))?;
+        let segment = Arc::new(MountedSegment {
+            id,
+            memory,
+            data_key,
+            table_key,
+        });
+        self.mounted.write().insert(id, Arc::clone(&segment));
+        Ok(segment)
+    }
+
+    /// One of them.
+    pub fn get(&self, id: SegmentId) -> Option<Arc<MountedSegment>> {
+        self.mounted.read().get(&id).cloned()
+    }
+
+    /// All, by id.
+    pub fn all(&self) -> Vec<Arc<MountedSegment>> {
+        self.mounted.read().values().cloned().collect()
+    }
+}

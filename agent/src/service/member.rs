@@ -1,0 +1,98 @@
+//! What other members ask of this node.
+
+use crate::holder::Owner;
+use crate::node::Node;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::member::{MemberReply, MemberRequest};
+use tenon_protocol::message::{Reply, Request, ReserveReply, SegmentsReply};
+use tokio::time::Instant;
+
+impl Node {
+    pub(super) async fn member_call(
+        self: &Arc<Self>,
+        from: NodeId,
+        deadline: Instant,
+        request: MemberRequest,
+    ) -> Result<MemberReply, ServiceError> {
+        Ok(match request {
+            MemberRequest::OnBehalf { session, request } => {
+                let reply = self
+                    .serve_on_behalf(from, session, *request, deadline)
+                    .await
+                    .unwrap_or_else(Reply::Failed);
+                MemberReply::OnBehalf(Box::new(reply))
+            }
+            MemberRequest::SessionEnded { session } => {
+                self.holder().session_ended(Owner {
+                    coordinator: from,
+                    session,
+                });
+                MemberReply::SessionEnded
+            }
+            MemberRequest::Home(events) => {
+                super::check_batch(events.len())?;
+                MemberReply::Home(self.serve_home(events, deadline).await)
+            }
+            MemberRequest::Holder(questions) => {
+                super::check_batch(questions.len())?;
+                MemberReply::Holder(
+                    questions
+                        .iter()
+                        .map(|question| self.holder().answer(question))
+                        .collect(),
+                )
+            }
+            MemberRequest::Heartbeat(heartbeat) => {
+                self.peers().heard(from, heartbeat);
+                MemberReply::Heartbeat(self.heartbeat())
+            }
+        })
+    }
+
+    /// What a coordinator's client asked, served from this node's own memory and never passed on.
+    async fn serve_on_behalf(
+        self: &Arc<Self>,
+        coordinator: NodeId,
+        session: Option<SessionId>,
+        request: Request,
+        deadline: Instant,
+    ) -> Result<Reply, ServiceError> {
+        Ok(match request {
+            Request::Reserve(request) => {
+                super::check_batch(request.items.len())?;
+                let Some(session) = session else {
+                    return Err(ServiceError::new(
+                        ErrorCode::InvalidArgument,
+                        "a reservation belongs to a session",
+                    ));
+                };
+                let items = self.reserve_own(Owner { coordinator, session }, &request)?;
+                Reply::Reserve(ReserveReply {
+                    nodes: Vec::new(),
+                    items,
+                })
+            }
+            Request::Commit(request) => {
+                super::check_batch(request.items.len())?;
+                Reply::Commit(self.commit_own(deadline, request).await?)
+            }
+            Request::Abort(request) => {
+                super::check_batch(request.items.len())?;
+                Reply::Abort(self.abort_own(&request)?)
+            }
+            Request::List(request) => Reply::List(self.list_own(&request)?),
+            Request::Segments { .. } => Reply::Segments(SegmentsReply {
+                segments: self.own_segments(),
+                missing: Vec::new(),
+            }),
+            _ => {
+                return Err(ServiceError::new(
+                    ErrorCode::MalformedRequest,
+                    "this call is not made on behalf of a client",
+                ));
+            }
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! The control service: one set of calls, whoever asks and through whichever front.
+//!
+//! A call is served by the *coordinator*, the node that the caller talks to. It places puts, asks the homes of keys, and passes to holders what
+//! only they can do, one frame per node for a whole batch.
+
+mod batch;
+mod list;
+mod lookup;
+mod member;
+mod overview;
+mod put;
+mod remove;
+
+use crate::limits::ANSWER_MARGIN_MAX;
+use crate::metrics::Verb;
+use crate::node::Node;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::limits::BATCH_KEYS_MAX;
+use tenon_protocol::message::{Reply, Request};
+use tokio::time::Instant;
+
+/// Who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// A program on a link.
+    Client {
+        /// Its session.
+        session: SessionId,
+        /// It came over an endpoint that only this host can reach.
+        local: bool,
+    },
+    /// Another member of the view.
+    Member {
+        /// Which.
+        node: NodeId,
+    },
+    /// The HTTP front of this agent, whose transfers are this agent's own.
+    Http,
+}
+
+impl Node {
+    /// Serves one call; answers by `deadline`.
+    pub async fn call(self: &Arc<Self>, caller: Caller, deadline: Instant, request: Request) -> Reply {
+        let (verb, asked_at) = (Verb::from(&request), Instant::now());
+        // Whoever asked waits until the deadline: what this node asks others must end a little earlier to be told as what it is.
+        let margin = (deadline.saturating_duration_since(asked_at) / 10).min(ANSWER_MARGIN_MAX);
+        let deadline = deadline.checked_sub(margin).unwrap_or(deadline);
+        let served = tokio::time::timeout_at(deadline + margin / 2, self.dispatch(caller, deadline, request));
+        let reply = match served.await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => Reply::Failed(error),
+            Err(_) => Reply::Failed(ServiceError::new(
+                ErrorCode::DeadlineExceeded,
+                "the call's deadline passed before all of its keys were answered; ask again or allow more time",
+            )),
+        };
+        let failed = if let Reply::Failed(error) = &reply {
+            Some(error.code)
+        } else {
+            None
+        };
+        self.metrics().called(verb, failed, asked_at.elapsed());
+        reply
+    }
+
+    async fn dispatch(
+        self: &Arc<Self>,
+        caller: Caller,
+        deadline: Instant,
+        request: Request,
+    ) -> Result<Reply, ServiceError> {
+        Ok(match request {
+            Request::Reserve(request) => Reply::Reserve(self.reserve(caller, deadline, request).await?),
+            Request::Commit(request) => Reply::Commit(self.commit(caller, deadline, request).await?),
+            Request::Abort(request) => Reply::Abort(self.abort(caller, deadline, request).await?),
+            Request::Locate(request) => Reply::Locate(self.locate(deadline, &request).await?),
+            Request::Exists(request) => Reply::Exists(self.exists(deadline, request).await?),
+            Request::Remove(request) => Reply::Remove(self.remove(deadline, &request).await?),
+            Request::List(request) => Reply::List(self.list(deadline, request).await?),
+            Request::Nodes => Reply::Nodes(self.nodes()),
+            Request::Segments { node } => Reply::Segments(self.segments(deadline, node).await?),
+            Request::Attach => Reply::Attach(self.attach()),
+            Request::Token => Reply::Token(self.token(caller)?),
+            Request::Member(request) => match caller {
+                Caller::Member { node } => Reply::Member(self.member_call(node, deadline, request).await?),
+                Caller::Client { .. } | Caller::Http => {
+                    return Err(ServiceError::new(
+                        ErrorCode::Forbidden,
+                        "only members of the cluster may make member calls",
+                    ));
+                }
+            },
+        })
+    }
+}
+
+/// A batch has at least one and at most [`BATCH_KEYS_MAX`] keys.
+fn check_batch(keys: usize) -> Result<(), ServiceError> {
+    if keys == 0 || keys > BATCH_KEYS_MAX {
+        let message = format!("a batch of {keys} keys: 1 to {BATCH_KEYS_MAX} are allowed");
+        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+    }
+    Ok(())
+}

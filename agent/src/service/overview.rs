@@ -1,0 +1,155 @@
+//! What operators and clients ask about the cluster itself: nodes, segments, read grants, tokens.
+
+use super::Caller;
+use crate::limits::TOKEN_LIFE_MS;
+use crate::node::Node;
+use futures_util::future::join_all;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::message::{
+    AttachReply, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState, SegmentsReply,
+    TokenReply,
+};
+use tenon_transport::link::TokenClaims;
+use tokio::time::Instant;
+
+impl Node {
+    pub(super) fn nodes(&self) -> NodesReply {
+        let own = NodeInfo {
+            node: self.id(),
+            incarnation: Some(self.incarnation()),
+            endpoint: self.endpoint().to_owned(),
+            state: NodeState::Alive,
+            is_self: true,
+            version: Some(crate::VERSION.to_owned()),
+            space: Some(self.holder().space()),
+        };
+        let mut nodes: Vec<NodeInfo> = self.peers().infos().chain([own]).collect();
+        nodes.sort_by_key(|info| info.node);
+        NodesReply {
+            view_source: self.view().source().to_string(),
+            view_revision: self.view().revision(),
+            nodes,
+        }
+    }
+
+    /// How to reach nodes that an answer names.
+    pub(super) fn node_refs(&self, nodes: BTreeSet<NodeId>) -> Vec<NodeRef> {
+        let reference = |node| {
+            if node == self.id() {
+                return Some(NodeRef {
+                    node,
+                    incarnation: self.incarnation(),
+                    endpoint: self.endpoint().to_owned(),
+                });
+            }
+            let endpoint = self.peers().endpoint(node)?.to_string();
+            Some(NodeRef {
+                node,
+                incarnation: self.known_incarnation(node)?,
+                endpoint,
+            })
+        };
+        nodes.into_iter().filter_map(reference).collect()
+    }
+
+    pub(super) async fn segments(
+        self: &Arc<Self>,
+        deadline: Instant,
+        node: Option<NodeId>,
+    ) -> Result<SegmentsReply, ServiceError> {
+        let wanted: Vec<NodeId> = match node {
+            Some(node) if node != self.id() && self.peers().endpoint(node).is_none() => {
+                return Err(self.unknown_node(node));
+            }
+            Some(node) => vec![node],
+            None => self.view().members().to_vec(),
+        };
+        let asks = wanted.into_iter().map(async |node| {
+            if node == self.id() {
+                return Ok(self.own_segments());
+            }
+            match self
+                .on_behalf(node, None, Request::Segments { node: Some(node) }, deadline)
+                .await
+            {
+                Ok(Reply::Segments(reply)) => Ok(reply.segments),
+                Ok(_) | Err(_) => Err(node),
+            }
+        });
+        let mut reply = SegmentsReply {
+            segments: Vec::new(),
+            missing: Vec::new(),
+        };
+        for answer in join_all(asks).await {
+            match answer {
+                Ok(segments) => reply.segments.extend(segments),
+                Err(node) => reply.missing.push(node),
+            }
+        }
+        reply.segments.sort_by_key(|info| (info.node, info.segment));
+        Ok(reply)
+    }
+
+    /// The segments of this node.
+    pub(crate) fn own_segments(&self) -> Vec<SegmentInfo> {
+        let describe = |segment: Arc<crate::segments::MountedSegment>| {
+            let usage = self.holder().segment_usage(segment.id())?;
+            Some(SegmentInfo {
+                node: self.id(),
+                segment: segment.id(),
+                backing: segment.backing(),
+                page_bytes: segment.page_bytes(),
+                state: SegmentState::Active,
+                space: usage.space,
+                slots: usage.slots,
+                slots_used: usage.slots_used,
+            })
+        };
+        self.holder()
+            .segments()
+            .all()
+            .into_iter()
+            .filter_map(describe)
+            .collect()
+    }
+
+    pub(super) fn attach(&self) -> AttachReply {
+        AttachReply {
+            incarnation: self.incarnation(),
+            segments: self.holder().attached(),
+        }
+    }
+
+    /// A token is given over endpoints that only this host can reach: whoever may dial those is trusted with it.
+    pub(super) fn token(&self, caller: Caller) -> Result<TokenReply, ServiceError> {
+        let Caller::Client { session, local: true } = caller else {
+            let message = "tokens are given to clients of the unix socket or of a loopback link; others need the cluster's secret";
+            return Err(ServiceError::new(ErrorCode::Forbidden, message));
+        };
+        let Some(secret) = self.secret() else {
+            return Err(ServiceError::new(
+                ErrorCode::NotFound,
+                "this cluster has no secret, so its nodes take no tokens",
+            ));
+        };
+        let peer = self
+            .sessions()
+            .peer_of(session)
+            .ok_or_else(|| ServiceError::new(ErrorCode::Forbidden, "the session has ended"))?;
+        let expires_unix_ms = crate::clock::unix_ms() + TOKEN_LIFE_MS;
+        let token = secret.mint(TokenClaims {
+            peer,
+            session: tenon_transport::SessionId(session.to_bytes()),
+            expires_unix_ms,
+            scope: 0,
+        });
+        Ok(TokenReply {
+            claims: tenon_transport::link::Authenticator::credential(&token),
+            key: token.key_bytes(),
+            expires_in_ms: TOKEN_LIFE_MS,
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! Reserve, commit and abort at the coordinator: each key goes to the node that holds, or is to hold, its region.
+
+use super::batch::{NamedKey, Results, group_by, per_key};
+use super::{Caller, check_batch};
+use crate::holder::{CommitKey, Owner, ReserveKey};
+use crate::node::Node;
+use futures_util::future::join_all;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
+use tenon_protocol::message::{
+    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, PutOptions, Reply, Request, Reservation,
+    ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
+};
+use tokio::time::Instant;
+
+impl Node {
+    pub(super) async fn reserve(
+        self: &Arc<Self>,
+        caller: Caller,
+        deadline: Instant,
+        request: ReserveRequest,
+    ) -> Result<ReserveReply, ServiceError> {
+        check_batch(request.items.len())?;
+        let holder = self.placed_on(&request.options)?;
+        let session = self.session_of(caller);
+        let items = if holder == self.id() {
+            self.reserve_own(
+                Owner {
+                    coordinator: self.id(),
+                    session,
+                },
+                &request,
+            )?
+        } else {
+            self.sessions().note_holder(session, holder);
+            let asked = request.items.len();
+            let reply = self
+                .on_behalf(holder, Some(session), Request::Reserve(request), deadline)
+                .await;
+            per_key(
+                reply.and_then(|reply| match reply {
+                    Reply::Reserve(reply) => Ok(reply.items),
+                    other => Err(unexpected(&other)),
+                }),
+                asked,
+            )
+        };
+        Ok(ReserveReply {
+            nodes: self.node_refs(BTreeSet::from([holder])),
+            items,
+        })
+    }
+
+    /// The node that is to hold a put: the one that the request names, or this one.
+    fn placed_on(&self, options: &PutOptions) -> Result<NodeId, ServiceError> {
+        if options
+            .ttl_ms
+            .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
+        {
+            let message = format!("a reservation's time to live is 1 to {RESERVATION_TTL_MS_MAX} ms");
+            return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+        }
+        let node = options.node.unwrap_or(self.id());
+        if !self.view().members().contains(&node) {
+            return Err(self.unknown_node(node));
+        }
+        Ok(node)
+    }
+
+    /// Sets regions aside in this node's own memory.
+    pub(super) fn reserve_own(
+        &self,
+        owner: Owner,
+        request: &ReserveRequest,
+    ) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
+        let mut results = Results::new(request.items.len());
+        let named = self.named_keys(
+            &request.namespace,
+            request.items.iter().map(|item| item.key.as_str()),
+            &mut results,
+        )?;
+        for key in named {
+            let ReserveItem { len_bytes, .. } = request.items[key.index];
+            let result = check_len(len_bytes).and_then(|()| {
+                let asked = ReserveKey {
+                    put_id: request.put_id,
+                    name: key.name,
+                    len_bytes,
+                    ttl_ms: request.options.ttl_ms,
+                };
+                self.holder().reserve(owner, asked)
+            });
+            results.set(
+                key.index,
+                result.map(|region: ReservedRegion| Reservation { replicas: vec![region] }),
+            );
+        }
+        Ok(results.finish())
+    }
+
+    pub(super) async fn commit(
+        self: &Arc<Self>,
+        caller: Caller,
+        deadline: Instant,
+        request: CommitRequest,
+    ) -> Result<Vec<KeyResult<Committed>>, ServiceError> {
+        check_batch(request.items.len())?;
+        let session = self.session_of(caller);
+        let CommitRequest {
+            namespace,
+            put_id,
+            items,
+        } = request;
+        let (mut results, placed) = by_holder(self, items, |item: &CommitItem| &item.holders);
+        let commits = placed.into_iter().map(async |(holder, group)| {
+            let (indices, items): (Vec<usize>, Vec<CommitItem>) = group.into_iter().unzip();
+            let request = CommitRequest {
+                namespace: namespace.clone(),
+                put_id,
+                items,
+            };
+            let answers = if holder == self.id() {
+                self.commit_own(deadline, request).await
+            } else {
+                self.on_behalf(holder, Some(session), Request::Commit(request), deadline)
+                    .await
+                    .and_then(|reply| match reply {
+                        Reply::Commit(items) => Ok(items),
+                        other => Err(unexpected(&other)),
+                    })
+            };
+            indices
+                .iter()
+                .copied()
+                .zip(per_key(answers, indices.len()))
+                .collect::<Vec<_>>()
+        });
+        for (index, result) in join_all(commits).await.into_iter().flatten() {
+            results.set(index, result);
+        }
+        Ok(results.finish())
+    }
+
+    /// Commits what lies in this node's own memory. The work is a task of its own: a caller that goes away, or whose deadline passes, does not
+    /// leave a commit half done.
+    pub(super) async fn commit_own(
+        self: &Arc<Self>,
+        deadline: Instant,
+        request: CommitRequest,
+    ) -> Result<Vec<KeyResult<Committed>>, ServiceError> {
+        let mut results = Results::new(request.items.len());
+        let named = self.named_keys(
+            &request.namespace,
+            request.items.iter().map(|item| item.key.as_str()),
+            &mut results,
+        )?;
+        let mut items: Vec<Option<CommitItem>> = request.items.into_iter().map(Some).collect();
+        let mut keys = Vec::with_capacity(named.len());
+        for NamedKey {
+            index,
+            name,
+            hash,
+            homes,
+        } in named
+        {
+            let Some(item) = items[index].take() else { continue };
+            if item.fingerprint.len() > FINGERPRINT_LEN_BYTES_MAX {
+                let message = format!(
+                    "a fingerprint of {} bytes: at most {FINGERPRINT_LEN_BYTES_MAX} are allowed",
+                    item.fingerprint.len()
+                );
+                results.set(index, Err(ServiceError::new(ErrorCode::InvalidArgument, message)));
+                continue;
+            }
+            keys.push(CommitKey {
+                index,
+                name,
+                hash,
+                homes,
+                checksums: item.checksums,
+                fingerprint: item.fingerprint,
+            });
+        }
+        let node = Arc::clone(self);
+        let task = tokio::spawn(async move { node.commit_keys(request.put_id, keys, deadline).await });
+        let committed = task
+            .await
+            .map_err(|error| ServiceError::new(ErrorCode::Internal, format!("the commit task failed: {error}")))?;
+        for (index, result) in committed {
+            results.set(index, result);
+        }
+        Ok(results.finish())
+    }
+
+    pub(super) async fn abort(
+        self: &Arc<Self>,
+        caller: Caller,
+        deadline: Instant,
+        request: AbortRequest,
+    ) -> Result<Vec<KeyResult<bool>>, ServiceError> {
+        check_batch(request.items.len())?;
+        let session = self.session_of(caller);
+        let AbortRequest {
+            namespace,
+            put_id,
+            items,
+        } = request;
+        let (mut results, placed) = by_holder(self, items, |item: &AbortItem| &item.holders);
+        let aborts = placed.into_iter().map(async |(holder, group)| {
+            let (indices, items): (Vec<usize>, Vec<AbortItem>) = group.into_iter().unzip();
+            let request = AbortRequest {
+                namespace: namespace.clone(),
+                put_id,
+                items,
+            };
+            let answers = if holder == self.id() {
+                self.abort_own(&request)
+            } else {
+                self.on_behalf(holder, Some(session), Request::Abort(request), deadline)
+                    .await
+                    .and_then(|reply| match reply {
+                        Reply::Abort(items) => Ok(items),
+                        other => Err(unexpected(&other)),
+                    })
+            };
+            indices
+                .iter()
+                .copied()
+                .zip(per_key(answers, indices.len()))
+                .collect::<Vec<_>>()
+        });
+        for (index, result) in join_all(aborts).await.into_iter().flatten() {
+            results.set(index, result);
+        }
+        Ok(results.finish())
+    }
+
+    /// Gives back what lies in this node's own memory.
+    pub(super) fn abort_own(&self, request: &AbortRequest) -> Result<Vec<KeyResult<bool>>, ServiceError> {
+        let mut results = Results::new(request.items.len());
+        let named = self.named_keys(
+            &request.namespace,
+            request.items.iter().map(|item| item.key.as_str()),
+            &mut results,
+        )?;
+        for key in named {
+            results.set(key.index, self.holder().abort(request.put_id, &key.name));
+        }
+        Ok(results.finish())
+    }
+
+    /// The session whose lanes may write: the caller's, or this agent's own for puts over HTTP.
+    fn session_of(&self, caller: Caller) -> SessionId {
+        match caller {
+            Caller::Client { session, .. } => session,
+            Caller::Member { .. } | Caller::Http => self.own_session(),
+        }
+    }
+}
+
+fn check_len(len_bytes: u64) -> Result<(), ServiceError> {
+    if len_bytes == 0 {
+        return Err(ServiceError::new(
+            ErrorCode::EmptyObject,
+            "an object has at least one byte",
+        ));
+    }
+    if len_bytes > OBJECT_LEN_BYTES_MAX {
+        let message = format!("an object of {len_bytes} bytes: at most {OBJECT_LEN_BYTES_MAX} are allowed");
+        return Err(ServiceError::new(ErrorCode::ObjectTooLarge, message));
+    }
+    Ok(())
+}
+
+/// Items with their places in the batch, by the node that holds them. An item that names no member gets its result at once.
+fn by_holder<I, R>(
+    node: &Node,
+    items: Vec<I>,
+    holders_of: impl Fn(&I) -> &Vec<NodeId>,
+) -> (Results<R>, std::collections::BTreeMap<NodeId, Vec<(usize, I)>>) {
+    let mut results = Results::new(items.len());
+    let mut placed = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        match holders_of(&item).as_slice() {
+            [holder] if node.view().members().contains(holder) => placed.push((*holder, (index, item))),
+            [holder] => results.set(index, Err(node.unknown_node(*holder))),
+            holders => {
+                let message = format!(
+                    "{} holders are named; an object is on exactly one node in this version",
+                    holders.len()
+                );
+                results.set(index, Err(ServiceError::new(ErrorCode::InvalidArgument, message)));
+            }
+        }
+    }
+    let groups = group_by(placed, |(holder, _)| *holder);
+    let groups = groups
+        .into_iter()
+        .map(|(holder, group)| (holder, group.into_iter().map(|(_, item)| item).collect()));
+    (results, groups.collect())
+}
+
+fn unexpected(reply: &Reply) -> ServiceError {
+    match reply {
+        Reply::Failed(error) => error.clone(),
+        _ => ServiceError::new(
+            ErrorCode::Internal,
+            "a member answered another question than it was asked",
+        ),
+    }
+}
