@@ -13,7 +13,8 @@ type Put = (PutId, KeyHash);
 /// Outcomes by put and key: at most [`OUTCOMES_MAX`], each for at most [`OUTCOME_LIFE_MS`]; the oldest goes first.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    by_put: BTreeMap<Put, Committed>,
+    by_put: BTreeMap<Put, (Time, Committed)>,
+    /// In the order of their ends; a put that was forgotten before stands here still.
     in_order: VecDeque<(Time, Put)>,
 }
 
@@ -25,17 +26,23 @@ impl Outcomes {
         if self.by_put.contains_key(&put) {
             return;
         }
-        if self.by_put.len() >= OUTCOMES_MAX {
+        if self.in_order.len() >= OUTCOMES_MAX {
             self.forget_oldest();
         }
-        self.by_put.insert(put, outcome);
-        self.in_order.push_back((now.after_ms(OUTCOME_LIFE_MS), put));
+        let until = now.after_ms(OUTCOME_LIFE_MS);
+        self.by_put.insert(put, (until, outcome));
+        self.in_order.push_back((until, put));
     }
 
     /// How the put ended, if that is still remembered.
     pub(crate) fn get(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<Committed> {
         self.forget_old(now);
-        self.by_put.get(&(put_id, key_hash)).copied()
+        self.by_put.get(&(put_id, key_hash)).map(|(_, outcome)| *outcome)
+    }
+
+    /// The put has failed after all.
+    pub(crate) fn forget(&mut self, put_id: PutId, key_hash: KeyHash) {
+        self.by_put.remove(&(put_id, key_hash));
     }
 
     fn forget_old(&mut self, now: Time) {
@@ -45,20 +52,21 @@ impl Outcomes {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, put)) = self.in_order.pop_front() {
+        if let Some((until, put)) = self.in_order.pop_front()
+            && self.by_put.get(&put).is_some_and(|&(known, _)| known == until)
+        {
             self.by_put.remove(&put);
         }
     }
 
-    /// Panics if the two sides do not hold the same puts.
+    /// Panics if an outcome would never be forgotten.
     pub(crate) fn check_invariants(&self) {
-        assert_eq!(
-            self.by_put.len(),
-            self.in_order.len(),
-            "an outcome is remembered on one side only"
-        );
-        assert!(self.in_order.iter().all(|(_, put)| self.by_put.contains_key(put)));
+        assert!(self.by_put.len() <= self.in_order.len() && self.in_order.len() <= OUTCOMES_MAX);
         assert!(self.in_order.iter().is_sorted_by_key(|&(until, _)| until));
+        for (put, (until, _)) in &self.by_put {
+            let is_queued = self.in_order.binary_search_by_key(until, |&(until, _)| until).is_ok();
+            assert!(is_queued, "the outcome of {put:?} is never forgotten");
+        }
     }
 }
 
@@ -97,6 +105,18 @@ mod tests {
             Some(stored)
         );
         assert_eq!(outcomes.get(Time::from_ms(OUTCOME_LIFE_MS), put(1), KEY), None);
+        outcomes.check_invariants();
+    }
+
+    #[test]
+    fn a_put_that_failed_after_all_is_forgotten_and_may_end_otherwise() {
+        let mut outcomes = Outcomes::default();
+        outcomes.remember(Time::ZERO, put(1), KEY, outcome(PutOutcome::Stored));
+        outcomes.forget(put(1), KEY);
+        assert_eq!(outcomes.get(Time::ZERO, put(1), KEY), None);
+        let exists = outcome(PutOutcome::AlreadyExists);
+        outcomes.remember(Time::from_ms(1), put(1), KEY, exists);
+        assert_eq!(outcomes.get(Time::from_ms(OUTCOME_LIFE_MS), put(1), KEY), Some(exists));
         outcomes.check_invariants();
     }
 

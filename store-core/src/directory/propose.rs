@@ -16,7 +16,6 @@ impl Directory {
         if let Err(error) = self.check_proposal(&proposal) {
             return self.reply(asker.token, Err(error));
         }
-        let put_id = proposal.put_id;
         if let Some(pending) = self.entries.pending(key) {
             if !proposal.is_for(&pending.object) {
                 let kind = JobKind::Propose(proposal);
@@ -29,22 +28,23 @@ impl Directory {
             };
             return self.reply(asker.token, Ok(answer));
         }
-        if let Some(known) = self.outcomes.get(self.now, put_id, key) {
-            let answer = HomeAnswer::AlreadyExists {
-                version: known.version,
-                degraded: known.degraded,
+        if let Some(object) = self.entries.sealed(key) {
+            let confirm = Confirm {
+                version: object.version,
+                left: object.replicas.iter().copied().collect(),
+                asked: None,
+                failure: None,
             };
-            return self.reply(asker.token, Ok(answer));
+            return self.confirm(key, asker, proposal, confirm);
         }
-        match self.entries.sealed(key) {
-            Some(object) => {
-                let confirm = Confirm {
-                    version: object.version,
-                    left: object.replicas.iter().copied().collect(),
-                    asked: None,
-                    failure: None,
+        match self.outcomes.get(self.now, proposal.put_id, key) {
+            // It has ended before, and what the key had then was removed since.
+            Some(known) => {
+                let answer = HomeAnswer::AlreadyExists {
+                    version: known.version,
+                    degraded: known.degraded,
                 };
-                self.confirm(key, asker, proposal, confirm);
+                self.reply(asker.token, Ok(answer));
             }
             None => self.accept(key, asker, proposal),
         }
@@ -79,6 +79,7 @@ impl Directory {
             return self.reply(asker.token, Err(failure));
         }
         proposal.epoch_min = proposal.epoch_min.max(confirm.version.epoch.0 + 1);
+        self.outcomes.forget(proposal.put_id, key);
         self.entries.change(key, |entry| entry.sealed = None);
         self.accept(key, asker, proposal);
     }

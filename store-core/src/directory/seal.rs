@@ -54,6 +54,7 @@ impl Directory {
 
     /// A holder has given up a put's proposal, or dropped its object.
     pub(super) fn withdrawn(&mut self, key: KeyHash, asker: Asker, put_id: PutId, holder: NodeId) {
+        self.outcomes.forget(put_id, key);
         let is_pending = self
             .entries
             .pending(key)

@@ -318,7 +318,7 @@ impl<T: SegmentTable> Holder<T> {
     /// The homes have noted the seal: the put is done.
     pub fn report(&mut self, now: Time, unreported: Unreported) -> Committed {
         let Unreported { commit, outcome } = unreported;
-        if let Some(State::Sealed(object)) = self.record_mut(commit.region).map(|record| &mut record.state) {
+        if let Some(object) = self.record_mut(commit.region).and_then(Record::object_mut) {
             object.is_reported = true;
         }
         self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
@@ -329,6 +329,20 @@ impl<T: SegmentTable> Holder<T> {
     pub fn retract(&mut self, unreported: Unreported) {
         let Unreported { commit, outcome } = unreported;
         self.remove(commit.key_hash, outcome.version);
+    }
+
+    /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home has asked for it meanwhile
+    /// ([`Self::confirm`]). Then it knows of it and may have told others, so the object stays, and a retry of the put learns that it is stored. True if
+    /// it was dropped.
+    pub fn retract_unless_asked(&mut self, unreported: Unreported) -> bool {
+        let is_known = self
+            .record(unreported.commit.region)
+            .and_then(Record::object)
+            .is_some_and(|object| object.is_reported);
+        if !is_known {
+            self.retract(unreported);
+        }
+        !is_known
     }
 
     /// Gives a commit up: the put has failed and its region is freed.

@@ -14,6 +14,7 @@
 //! | | [`Holder::yield_to`] (the key has an object) | over, the region is freed |
 //! | [`Unreported`]; now tell the homes | [`Holder::report`] | over, the outcome is remembered |
 //! | | [`Holder::retract`] (they do not take it) | over, the region is freed |
+//! | | [`Holder::retract_unless_asked`] (no answer) | over, the region is freed unless a home asked for it |
 //! | [`Unverified`] or [`Verified`] | [`Holder::abandon`] | over, the region is freed |
 //!
 //! A commit that is begun ends by one of these calls and by nothing else: neither time nor the end of the session ends it. So the caller keeps

@@ -84,9 +84,15 @@ impl<T: SegmentTable> Holder<T> {
         self.info(*self.by_hash.get(&key_hash)?)
     }
 
-    /// Whether exactly this object is here, sealed.
-    pub fn confirm(&self, key_hash: KeyHash, version: Version) -> bool {
-        self.object_of(key_hash, version).is_some()
+    /// A home asks whether exactly this object is here, sealed. If so the home knows of it from now on, whether its seal was reported or not.
+    pub fn confirm(&mut self, key_hash: KeyHash, version: Version) -> bool {
+        let Some(region) = self.object_of(key_hash, version) else {
+            return false;
+        };
+        if let Some(object) = self.record_mut(region).and_then(Record::object_mut) {
+            object.is_reported = true;
+        }
+        true
     }
 
     /// Drops exactly this object. False if it is not here. Its descriptor describes nothing when this returns.

@@ -85,7 +85,7 @@ pub(super) struct Object {
     pub(super) checksum: u64,
     pub(super) fingerprint: Box<[u8]>,
     pub(super) sealed_unix_ms: u64,
-    /// Whether the homes have noted the seal. Before that the put is not answered.
+    /// Whether a home is known to know of it. Before that the put is not answered.
     pub(super) is_reported: bool,
 }
 
@@ -119,6 +119,13 @@ impl Record {
 
     pub(super) fn object(&self) -> Option<&Object> {
         match &self.state {
+            State::Sealed(object) => Some(object),
+            State::Reserved(_) | State::Held => None,
+        }
+    }
+
+    pub(super) fn object_mut(&mut self) -> Option<&mut Object> {
+        match &mut self.state {
             State::Sealed(object) => Some(object),
             State::Reserved(_) | State::Held => None,
         }
