@@ -1,0 +1,13 @@
+//! The client against nodes in this process, with the faults that reality does not produce on demand.
+#![expect(unreachable_pub, reason = "helpers of a test binary have no outside")]
+
+mod agent;
+mod control;
+mod get;
+mod get_faults;
+mod node;
+mod put;
+mod put_faults;
+mod stream;
+mod support;
+mod wire;
