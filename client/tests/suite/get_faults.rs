@@ -266,7 +266,8 @@ async fn a_row_of_another_object_is_a_failed_read() {
 #[tokio::test]
 async fn a_bad_replica_is_passed_over_for_a_good_one() {
     let bytes = payload(2 * MIB, 1);
-    let damages: [&dyn Fn(&FakeAgent, &Located); 3] = [
+    type Damage<'a> = &'a dyn Fn(&FakeAgent, &Located);
+    let damages: [Damage<'_>; 3] = [
         &|agent, located| agent.nodes[0].write(&located.replicas[0], 0, &[bytes[0] ^ 1]),
         &|agent, located| agent.nodes[0].free(&located.replicas[0]),
         &|agent, _| assert!(agent.unreachable.lock().insert(agent.nodes[0].id)),

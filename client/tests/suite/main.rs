@@ -1,5 +1,6 @@
 //! The client against nodes in this process, with the faults that reality does not produce on demand.
 #![expect(unreachable_pub, reason = "helpers of a test binary have no outside")]
+#![expect(clippy::unwrap_used, reason = "helpers of a test fail as a test does")]
 
 mod agent;
 mod control;
