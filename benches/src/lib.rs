@@ -1,2 +1,4 @@
-//! placeholder
+//! What the benches of Tenon share.
 #![forbid(unsafe_code)]
+
+pub mod report;

@@ -88,7 +88,7 @@ pub(super) struct Attempt<'a, P: Pool + ?Sized, R: ?Sized> {
 }
 
 impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
-    /// A request of which nothing is placed. All its entries must exist in the pool.
+    /// A request of which nothing is placed: `placed` must be empty, and its entries must exist in the pool.
     pub(super) fn new(
         pool: &'a mut P,
         rng: &'a mut R,
@@ -98,7 +98,6 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
     ) -> Self {
         let entries = pool.entries();
         scratch.begin(entries, request.excluded);
-        placed.clear();
         let missing = usize::try_from(request.replicas).unwrap_or(usize::MAX).min(entries);
         Self {
             pool,
@@ -141,6 +140,10 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
             .saturating_mul(SAMPLED_ENTRIES_PER_REPLICA)
             .min(self.entries);
         let start = draw(self.rng, self.entries);
+        if sampled == 1 {
+            // A sample of one needs no order, and most nodes have one segment.
+            return self.try_sampled(EntryIndex(start));
+        }
         let mut candidates = std::mem::take(&mut self.scratch.candidates);
         candidates.clear();
         for position in 0..sampled {
@@ -153,15 +156,21 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
                 });
             }
         }
-        candidates.sort_unstable_by(Candidate::emptiest_first);
-        for candidate in &candidates {
+        for next in 0..candidates.len() {
             if self.missing == 0 {
                 break;
             }
-            self.figures.sampled_calls += 1;
-            self.try_entry(candidate.entry);
+            emptiest_to(&mut candidates, next);
+            self.try_sampled(candidates[next].entry);
         }
         self.scratch.candidates = candidates;
+    }
+
+    fn try_sampled(&mut self, entry: EntryIndex) {
+        if !self.scratch.is_barred(entry) {
+            self.figures.sampled_calls += 1;
+            self.try_entry(entry);
+        }
     }
 
     /// Visits positions from a random start until a budget is spent.
@@ -259,6 +268,24 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         } else {
             index - self.entries
         })
+    }
+}
+
+/// Brings the emptiest of the candidates from `next` on to that place. To be called for each place from 0 on.
+///
+/// The first choice usually suffices, so it is found in one pass; only if it doesn't are the others put in order.
+fn emptiest_to(candidates: &mut [Candidate], next: usize) {
+    if next == 0 {
+        let emptiest = (1..candidates.len()).fold(0, |best, other| {
+            if candidates[other].emptiest_first(&candidates[best]).is_lt() {
+                other
+            } else {
+                best
+            }
+        });
+        candidates.swap(0, emptiest);
+    } else if next == 1 {
+        candidates[1..].sort_unstable_by(Candidate::emptiest_first);
     }
 }
 
