@@ -1,5 +1,6 @@
 //! The link front: the control service over the framed link, and who may come in.
 
+use crate::metrics::RefusedBecause;
 use crate::node::Node;
 use crate::service::Caller;
 use bytes::Bytes;
@@ -11,14 +12,15 @@ use tenon_protocol::message::{Reply, Request};
 use tenon_transport::link::{Admission, BoxFuture, Hello, Refusal, Role, Service, Session};
 use tokio::time::Instant;
 
-/// A member whose list of members is another one.
-pub(crate) const REFUSED_OTHER_MEMBER_LIST: u16 = 1000;
-/// A member that is not in our view.
-pub(crate) const REFUSED_NOT_A_MEMBER: u16 = 1001;
-/// A member in an earlier life than one that was seen already.
-pub(crate) const REFUSED_STALE_INCARNATION: u16 = 1002;
-/// A unix socket is for clients of this host.
-pub(crate) const REFUSED_MEMBER_ON_UNIX: u16 = 1003;
+/// The code of a refusal on the wire; codes below 1,000 are the handshake's own.
+const fn code_of(because: RefusedBecause) -> u16 {
+    match because {
+        RefusedBecause::OtherMemberList => 1000,
+        RefusedBecause::NotAMember => 1001,
+        RefusedBecause::StaleIncarnation => 1002,
+        RefusedBecause::MemberOnUnix => 1003,
+    }
+}
 
 /// The seam between links and the control service.
 #[derive(Debug)]
@@ -90,34 +92,51 @@ impl Admission for LinkFront {
         if hello.identity.role == Role::Client {
             return Ok(());
         }
-        let refuse = |code, message: String| Err(Refusal { code, message });
-        if !self.members {
-            return refuse(
-                REFUSED_MEMBER_ON_UNIX,
-                "members dial the link's TCP endpoint".to_owned(),
-            );
-        }
         let member = NodeId::from_bytes(hello.identity.peer.0);
+        match self.objection(hello, member) {
+            None => Ok(()),
+            Some((because, message)) => {
+                self.node.metrics().refused(because);
+                Err(Refusal {
+                    code: code_of(because),
+                    message,
+                })
+            }
+        }
+    }
+}
+
+impl LinkFront {
+    /// Why a member is not let in.
+    fn objection(&self, hello: &Hello, member: NodeId) -> Option<(RefusedBecause, String)> {
+        let own = self.node.id();
+        if !self.members {
+            return Some((
+                RefusedBecause::MemberOnUnix,
+                "members dial the link's TCP endpoint".to_owned(),
+            ));
+        }
         if hello.identity.context != self.node.member_digest() {
             self.node.peers().refused(member, "its member list is another one");
-            return refuse(
-                REFUSED_OTHER_MEMBER_LIST,
-                format!("the member list of {member} is not that of {}", self.node.id()),
-            );
+            return Some((
+                RefusedBecause::OtherMemberList,
+                format!("the member list of {member} is not that of {own}"),
+            ));
         }
-        if !self.node.view().members().contains(&member) || member == self.node.id() {
-            return refuse(
-                REFUSED_NOT_A_MEMBER,
-                format!("{member} is no other member of the view of {}", self.node.id()),
-            );
+        if !self.node.view().contains(member) || member == own {
+            return Some((
+                RefusedBecause::NotAMember,
+                format!("{member} is no other member of the view of {own}"),
+            ));
         }
         let incarnation = Incarnation(hello.identity.incarnation);
-        match self.node.known_incarnation(member) {
-            Some(known) if known > incarnation => refuse(
-                REFUSED_STALE_INCARNATION,
-                format!("{member} was seen in life {known}, this is life {incarnation}"),
-            ),
-            _ => Ok(()),
-        }
+        let known = self
+            .node
+            .known_incarnation(member)
+            .filter(|known| *known > incarnation)?;
+        Some((
+            RefusedBecause::StaleIncarnation,
+            format!("{member} was seen in life {known}, this is life {incarnation}"),
+        ))
     }
 }

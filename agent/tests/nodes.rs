@@ -30,13 +30,21 @@ fn named(key: &str) -> ObjectName {
 
 /// Ports that are free now.
 fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
+    let listeners: Vec<_> = (0..count)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
+        .collect();
+    listeners
+        .iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect()
 }
 
 fn config_of(index: usize, addresses: &[SocketAddr], dir: &Path) -> Config {
     let members = addresses.iter().enumerate().map(|(member, address)| {
-        format!("[[cluster.members]]\nid = \"{}\"\nendpoint = \"{address}\"\n", node_id(member))
+        format!(
+            "[[cluster.members]]\nid = \"{}\"\nendpoint = \"{address}\"\n",
+            node_id(member)
+        )
     });
     let text = format!(
         "[node]\nstate_dir = \"{dir}\"\n[cluster]\nview = \"static\"\n{members}[listen]\nhttp = \"127.0.0.1:0\"\nlink = \"{link}\"\n\
@@ -57,7 +65,11 @@ async fn start(count: usize, dir: &Path) -> Vec<Running> {
     for index in 0..count {
         let config = config_of(index, &addresses, dir);
         let metrics = Arc::new(Metrics::new());
-        nodes.push(assemble::start(&config, node_id(index), Incarnation(1000), &Handle::current(), metrics).await.unwrap());
+        nodes.push(
+            assemble::start(&config, node_id(index), Incarnation(1000), &Handle::current(), metrics)
+                .await
+                .unwrap(),
+        );
     }
     nodes
 }
@@ -73,17 +85,28 @@ async fn what_is_put_through_one_node_is_got_through_every_other() {
     let nodes = start(3, dir.path()).await;
     let first = client_of(&nodes[0]).await;
     for (key, len_bytes) in [("one byte", 1), ("a/mebi%", 1 << 20), ("größer", 3 * (1 << 20) + 17)] {
-        let bytes: Vec<u8> = (0..len_bytes).map(|at: u32| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
-        let committed = first.put(&named(key), bytes.as_slice(), &PutOptions::default(), soon()).await.unwrap();
+        let bytes: Vec<u8> = (0..len_bytes)
+            .map(|at: u32| at.wrapping_mul(2_654_435_761).to_be_bytes()[0])
+            .collect();
+        let committed = first
+            .put(&named(key), bytes.as_slice(), &PutOptions::default(), soon())
+            .await
+            .unwrap();
         assert_eq!(committed.outcome, PutOutcome::Stored);
         for node in &nodes {
             let found = client_of(node).await.get(&named(key), soon()).await.unwrap();
             assert_eq!(found.as_deref(), Some(bytes.as_slice()), "{key}");
         }
-        let again = first.put(&named(key), b"other".as_slice(), &PutOptions::default(), soon()).await.unwrap();
+        let again = first
+            .put(&named(key), b"other".as_slice(), &PutOptions::default(), soon())
+            .await
+            .unwrap();
         assert_eq!(again.outcome, PutOutcome::AlreadyExists);
     }
-    assert_eq!(client_of(&nodes[2]).await.get(&named("absent"), soon()).await.unwrap(), None);
+    assert_eq!(
+        client_of(&nodes[2]).await.get(&named("absent"), soon()).await.unwrap(),
+        None
+    );
     let view = first.nodes(soon()).await.unwrap();
     assert!(view.nodes.iter().all(|node| node.state == NodeState::Alive), "{view:?}");
     for node in nodes {

@@ -192,8 +192,8 @@ impl Metrics {
             .observe(duration.as_secs_f64());
     }
 
-    /// An HTTP request has got its answer's head. `route` is one of the routes and `method` one of its methods, not what the request says.
-    pub fn http_answered(&self, route: &'static str, method: &'static str, status: u16, duration: Duration) {
+    /// An HTTP request has got its answer's head. `route` is the pattern of a route and `method` one of its methods, not what the request says.
+    pub fn http_answered(&self, route: &str, method: &'static str, status: u16, duration: Duration) {
         let status = status.to_string();
         self.http_requests.with_label_values(&[route, method, &status]).inc();
         self.http_seconds

@@ -2,6 +2,7 @@
 
 use super::batch::{NamedKey, Results, group_by};
 use super::check_batch;
+use crate::metrics::ReadOutcome;
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
@@ -34,6 +35,13 @@ impl Node {
         )?;
         self.locate_named(named, deadline, &mut results).await;
         let items = results.finish();
+        for item in &items {
+            self.metrics().located(match item {
+                Ok(Some(_)) => ReadOutcome::Hit,
+                Ok(None) => ReadOutcome::Miss,
+                Err(error) => ReadOutcome::of_error(error.code),
+            });
+        }
         let holders: BTreeSet<NodeId> = items
             .iter()
             .filter_map(|item: &KeyResult<Option<Located>>| item.as_ref().ok()?.as_ref())

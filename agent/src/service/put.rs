@@ -3,6 +3,7 @@
 use super::batch::{NamedKey, Results, group_by, per_key};
 use super::{Caller, check_batch};
 use crate::holder::{CommitKey, Owner, ReserveKey};
+use crate::metrics;
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
@@ -11,8 +12,8 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, PutOptions, Reply, Request, Reservation,
-    ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
+    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, PutOptions, PutOutcome, Reply, Request,
+    Reservation, ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
 };
 use tokio::time::Instant;
 
@@ -64,7 +65,7 @@ impl Node {
             return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
         }
         let node = options.node.unwrap_or(self.id());
-        if !self.view().members().contains(&node) {
+        if !self.view().contains(node) {
             return Err(self.unknown_node(node));
         }
         Ok(node)
@@ -141,7 +142,21 @@ impl Node {
         for (index, result) in join_all(commits).await.into_iter().flatten() {
             results.set(index, result);
         }
-        Ok(results.finish())
+        let committed = results.finish();
+        for result in &committed {
+            self.metrics().put(match result {
+                Ok(Committed {
+                    outcome: PutOutcome::Stored,
+                    ..
+                }) => metrics::PutOutcome::Stored,
+                Ok(Committed {
+                    outcome: PutOutcome::AlreadyExists,
+                    ..
+                }) => metrics::PutOutcome::AlreadyExists,
+                Err(error) => metrics::PutOutcome::of_error(error.code),
+            });
+        }
+        Ok(committed)
     }
 
     /// Commits what lies in this node's own memory. The work is a task of its own: a caller that goes away, or whose deadline passes, does not
@@ -285,7 +300,7 @@ fn by_holder<I, R>(
     let mut placed = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         match holders_of(&item).as_slice() {
-            [holder] if node.view().members().contains(holder) => placed.push((*holder, (index, item))),
+            [holder] if node.view().contains(*holder) => placed.push((*holder, (index, item))),
             [holder] => results.set(index, Err(node.unknown_node(*holder))),
             holders => {
                 let message = format!(
