@@ -14,7 +14,8 @@
 //! Each submission has one deadline. When it passes, transfers that are not complete resolve to
 //! [`TransferError::Deadline`]; the connection stays usable. Dropping the [`Submission`] cancels. In both cases the engine
 //! touches no memory of [`Transfer::local`] any more: it lets go of the slices before the future resolves, or before the
-//! drop returns. At the target, bytes of a cancelled write may land until its guard's hold is dropped.
+//! drop returns. At the owner, bytes of a write that has ended in this way may still land for as long as the export is there: write
+//! again only where the owner verifies what it has, or under another key.
 //!
 //! # Back-pressure
 //! Bytes and transfers under way are bounded per connection (see [`limits`](crate::limits)). A submission beyond that waits inside its

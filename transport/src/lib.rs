@@ -10,6 +10,7 @@
 //! Architecture invariant: `unsafe` code lives in the `memory` module alone.
 #![deny(unsafe_code)]
 
+mod carry;
 pub mod checksum;
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::Op;
+use crate::engine::{Op, TransferError};
 use crate::tcp::initiator::batch::{BatchSpan, PartDone};
 use crate::tcp::initiator::requests::{Outgoing, Requests};
 use crate::tcp::lane::{Frame, Inbox, Outbox};
@@ -118,7 +118,12 @@ async fn land(inbox: &mut Inbox, requests: &Requests, header: Header) -> Result<
         return Err(LaneError::Protocol("data that does not fit its request"));
     }
     let (span, crc) = part.landing();
-    inbox.land(&span, len_bytes, crc).await?;
+    if let Err(error) = inbox.land(&span, len_bytes, crc).await {
+        part.end(Err(TransferError::Disconnected {
+            reason: error.to_string(),
+        }));
+        return Err(error);
+    }
     part.received_bytes += len_bytes;
     requests.put_back(header.request, part);
     Ok(())

@@ -65,10 +65,9 @@ pub(super) async fn supervise(
         requests.come_alive();
         let reason = tokio::select! {
             reason = run(stream, &requests, &dialler.options) => reason,
-            reason = wait_closed(&mut closing) => reason,
+            reason = wait_closed(&mut closing) => return requests.die(&reason),
         };
         tracing::debug!(%peer, endpoint = %dialler.endpoint, reason, "data lane ended");
-        requests.die(&reason);
         if opened.elapsed() >= BACKOFF_RESET {
             backoff = BACKOFF_MIN;
         }
@@ -124,8 +123,8 @@ fn is_final(error: &LinkError) -> bool {
     }
 }
 
-/// Runs a lane over one stream until it ends; says why. When this returns, no task of it runs any more; when it is dropped, its tasks
-/// end soon.
+/// Runs a lane over one stream until it ends, fails its requests and says why. When this returns, no task of it runs any more; when
+/// it is dropped, its tasks end soon.
 async fn run(stream: Stream, requests: &Arc<Requests>, options: &TcpOptions) -> String {
     let stream = Arc::new(stream);
     let progress = Arc::new(Progress::default());
@@ -133,16 +132,17 @@ async fn run(stream: Stream, requests: &Arc<Requests>, options: &TcpOptions) -> 
     let outbox = Outbox::new(stream, Arc::clone(&progress));
     let mut receiver = OwnedTask::spawn(io::receive(inbox, Arc::clone(requests)));
     let mut sender = OwnedTask::spawn(io::send(outbox, Arc::clone(requests), options.frame_bytes));
-    let ended = tokio::select! {
-        error = receiver.ended() => error,
-        error = sender.ended() => error,
+    let reason = tokio::select! {
+        error = receiver.ended() => error.map(|error| error.to_string()),
+        error = sender.ended() => error.map(|error| error.to_string()),
         () = progress.stalled(options.progress_timeout, || requests.is_busy()) => {
-            receiver.stop().await;
-            sender.stop().await;
-            return format!("no byte moved for {:?}", options.progress_timeout);
+            Some(format!("no byte moved for {:?}", options.progress_timeout))
         }
     };
+    let reason = reason.unwrap_or_else(|| "a task failed".to_owned());
+    // First, so that what the tasks still have in hand fails with this reason.
+    requests.die(&reason);
     receiver.stop().await;
     sender.stop().await;
-    ended.map_or_else(|| "a task failed".to_owned(), |error| error.to_string())
+    reason
 }
