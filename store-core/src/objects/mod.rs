@@ -257,7 +257,10 @@ impl<T: SegmentTable> Holder<T> {
                     waiting += usize::from(waits);
                     assert_eq!(self.by_owner.contains(&(reservation.owner, id)), waits);
                     assert_eq!(self.expiries.contains(&(reservation.queued_at, id)), waits);
-                    assert!(reservation.queued_at <= reservation.expires_at || record.holds > 0);
+                    assert!(
+                        reservation.queued_at <= reservation.expires_at,
+                        "a reservation expires before it is looked at"
+                    );
                     assert!(waits || record.holds == 0, "a region is written during its commit");
                 }
                 if let Some(object) = record.object() {

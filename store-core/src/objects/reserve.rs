@@ -230,7 +230,7 @@ impl<T: SegmentTable> Holder<T> {
             let record = self.record_mut(region).expect("queued reservations are recorded");
             let is_written = record.holds > 0;
             let reservation = record.reservation_mut().expect("it is reserved");
-            if is_written {
+            if is_written && reservation.expires_at <= now {
                 // Bytes are arriving: the time to live has not begun.
                 reservation.expires_at = now.after_ms(reservation.ttl_ms.into());
             }

@@ -1,0 +1,541 @@
+//! Each rule of the holder by itself.
+
+use crate::fixture::*;
+use crate::table::CheckedTable;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{Epoch, Generation, SegmentId, Version};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::{Committed, PutOutcome};
+use tenon_protocol::name::Namespace;
+use tenon_store_core::objects::*;
+use tenon_store_core::time::Time;
+
+type TestHolder = Holder<CheckedTable>;
+
+const ACCEPTED: Accepted = Accepted {
+    epoch: Epoch(1),
+    degraded: false,
+};
+
+fn at(ms: u64) -> Time {
+    Time::from_ms(ms)
+}
+
+fn reserve(holder: &mut TestHolder, now: Time, spec: ReserveSpec) -> Result<Reserved, ReserveError> {
+    holder.reserve(now, &mut ChaCha8Rng::seed_from_u64(1), spec)
+}
+
+fn begin(holder: &mut TestHolder, put_id: u8, key: &str, len_bytes: u64) -> Result<Unverified, CommitError> {
+    match holder.begin_commit(Time::ZERO, commit_spec(put_id, key, len_bytes))? {
+        CommitStep::Verify(unverified) => Ok(unverified),
+        other => panic!("expected a commit that begins, got {other:?}"),
+    }
+}
+
+fn verified(holder: &mut TestHolder, put_id: u8, key: &str, len_bytes: u64) -> Verified {
+    let unverified = begin(holder, put_id, key, len_bytes).unwrap();
+    let pieces = unverified.unknown_pieces().to_vec();
+    let found: Vec<_> = pieces
+        .iter()
+        .map(|&piece| piece_checksum(put_id.into(), piece))
+        .collect();
+    holder.verify(unverified, &found).unwrap()
+}
+
+/// A put from reservation to outcome.
+fn store(holder: &mut TestHolder, put_id: u8, key: &str, len_bytes: u64) -> Committed {
+    reserve(holder, Time::ZERO, reserve_spec(put_id, key, len_bytes)).unwrap();
+    let verified = verified(holder, put_id, key, len_bytes);
+    let unreported = holder.seal(verified, ACCEPTED, 5);
+    holder.report(Time::ZERO, unreported)
+}
+
+fn version(put_id: u8) -> Version {
+    Version {
+        epoch: Epoch(1),
+        put_id: put(put_id),
+    }
+}
+
+fn hash(key: &str) -> tenon_protocol::ids::KeyHash {
+    name(key).hash(CLUSTER)
+}
+
+/// capacity = free, and no slot is in use.
+fn assert_empty(holder: &TestHolder) {
+    holder.check_invariants();
+    let account = holder.account();
+    assert_eq!(account.free_bytes, account.capacity_bytes, "{account:?}");
+    assert!(holder.segments().all(|segment| segment.slots_used == 0));
+}
+
+fn write(holder: &mut TestHolder, now: Time, region: RegionId, offset_bytes: u64, len_bytes: u64, checksum: u64) {
+    let hold = holder.begin_write(region, offset_bytes, len_bytes).unwrap();
+    holder.wrote(now, region, offset_bytes, len_bytes, checksum);
+    holder.end_write(hold);
+}
+
+#[test]
+fn an_object_is_found_after_its_seal_and_gone_after_its_removal() {
+    let (mut holder, tables) = holder(&[(1 << 20, 4)]);
+    assert_eq!(store(&mut holder, 1, "k", 1000).outcome, PutOutcome::Stored);
+    let info = holder.lookup(&name("k")).unwrap();
+    assert_eq!(
+        (info.len_bytes, info.version, info.sealed_unix_ms),
+        (1000, version(1), 5)
+    );
+    assert_eq!(info.fingerprint[..], [1; 3]);
+    assert_eq!(holder.lookup_hash(hash("k")), Some(info.clone()));
+    assert_eq!(tables[0].described().len(), 1);
+    assert_eq!(tables[0].described()[0].row.generation, info.replica.generation);
+    assert_eq!(holder.account().sealed_bytes, 1024, "occupied bytes are counted");
+    assert!(!holder.remove(hash("k"), version(2)), "another version is not removed");
+    assert!(holder.remove(hash("k"), version(1)));
+    assert_eq!((holder.lookup(&name("k")), tables[0].described().len()), (None, 0));
+    assert_empty(&holder);
+}
+
+#[test]
+fn reserving_again_answers_the_same_region_and_another_length_is_refused() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let first = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+    let again = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+    assert!(first.needs_grant && !again.needs_grant);
+    assert_eq!((again.region, again.slot), (first.region, first.slot));
+    let error = reserve(&mut holder, at(0), reserve_spec(1, "k", 101)).unwrap_err();
+    assert_eq!(ServiceError::from(error).code, ErrorCode::InvalidArgument);
+    let other = ReserveSpec {
+        owner: owner(9),
+        ..reserve_spec(1, "k", 100)
+    };
+    assert!(
+        reserve(&mut holder, at(0), other).unwrap().needs_grant,
+        "another session needs a grant of its own"
+    );
+    holder.session_ended(owner(1));
+    assert_eq!(holder.account().reservations, 1);
+    holder.session_ended(owner(9));
+    assert_empty(&holder);
+}
+
+#[test]
+fn every_reservation_has_a_new_generation() {
+    let (mut holder, _) = holder(&[(1 << 20, 1)]);
+    let mut last = Generation::base(INCARNATION);
+    for round in 0..5 {
+        let reserved = reserve(&mut holder, at(0), reserve_spec(round, "k", 100)).unwrap();
+        assert!(reserved.region.generation > last);
+        last = reserved.region.generation;
+        assert!(holder.abort(put(round), &name("k")).unwrap());
+    }
+}
+
+#[test]
+fn a_put_that_does_not_fit_gets_the_reason_in_numbers() {
+    let (mut holder, _) = holder(&[(4096, 2), (1024, 1)]);
+    let no_space = |holder: &mut TestHolder, len_bytes| match reserve(holder, at(0), reserve_spec(9, "k", len_bytes)) {
+        Err(ReserveError::NoSpace(numbers)) => numbers,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        reserve(&mut holder, at(0), reserve_spec(9, "k", 4097)),
+        Err(ReserveError::TooLarge {
+            len_bytes: 4097,
+            largest_segment_bytes: 4096
+        })
+    );
+    reserve(&mut holder, at(0), reserve_spec(1, "k", 3000)).unwrap();
+    let numbers = no_space(&mut holder, 2000);
+    assert_eq!(
+        (numbers.asked_bytes, numbers.free_bytes, numbers.largest_free_bytes),
+        (2000, 1024 + 1088, 1088)
+    );
+    assert_eq!(
+        (numbers.entries_looked_at, numbers.stop_reason.as_str()),
+        (4, "pool_exhausted")
+    );
+    reserve(&mut holder, at(0), reserve_spec(2, "k", 64)).unwrap();
+    reserve(&mut holder, at(0), reserve_spec(3, "k", 64)).unwrap();
+    assert_eq!(no_space(&mut holder, 64).stop_reason, "slots");
+}
+
+#[test]
+fn bad_arguments_of_a_reservation_are_named() {
+    let (mut holder, _) = holder(&[(4096, 2)]);
+    let code = |holder: &mut TestHolder, spec| ServiceError::from(reserve(holder, at(0), spec).unwrap_err()).code;
+    assert_eq!(code(&mut holder, reserve_spec(1, "k", 0)), ErrorCode::EmptyObject);
+    assert_eq!(
+        code(&mut holder, reserve_spec(1, "k", 1 << 40)),
+        ErrorCode::ObjectTooLarge
+    );
+    for ttl_ms in [0, u32::MAX] {
+        let ttl_ms = Some(ttl_ms);
+        let spec = ReserveSpec {
+            ttl_ms,
+            ..reserve_spec(1, "k", 10)
+        };
+        assert_eq!(code(&mut holder, spec), ErrorCode::InvalidArgument);
+    }
+    let (mut empty, _) = crate::fixture::holder(&[]);
+    assert_eq!(code(&mut empty, reserve_spec(1, "k", 10)), ErrorCode::NoSpace);
+    assert_empty(&holder);
+}
+
+#[test]
+fn a_reservation_expires_its_time_to_live_after_the_last_byte() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+    write(&mut holder, at(20_000), region, 0, 10, 0);
+    holder.expire(at(49_999));
+    assert_eq!(holder.account().reservations, 1);
+    holder.expire(at(50_000));
+    assert_empty(&holder);
+    let ended = holder.take_ended();
+    assert_eq!(
+        (ended.len(), ended[0].region, ended[0].reason),
+        (1, region, EndReason::Expired)
+    );
+    assert_eq!(holder.begin_write(region, 0, 1).unwrap_err(), HoldError::Stale);
+    assert_eq!(begin(&mut holder, 1, "k", 100).unwrap_err(), CommitError::UnknownPut);
+}
+
+#[test]
+fn a_reservation_does_not_expire_while_bytes_arrive() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+    let hold = holder.begin_write(region, 0, 100).unwrap();
+    holder.expire(at(100_000));
+    assert_eq!(holder.account().reservations, 1);
+    holder.end_write(hold);
+    holder.expire(at(129_999));
+    assert_eq!(holder.account().reservations, 1);
+    holder.expire(at(130_000));
+    assert_empty(&holder);
+}
+
+#[test]
+fn a_region_given_up_during_a_write_is_held_until_the_write_is_over() {
+    let (mut holder, _) = holder(&[(4096, 1)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+    let holds = [
+        holder.begin_write(region, 0, 50).unwrap(),
+        holder.begin_write(region, 50, 50).unwrap(),
+    ];
+    assert_eq!(holder.abort(put(1), &name("k")), Ok(true));
+    for hold in holds {
+        assert_eq!(holder.account().held_bytes, 128);
+        holder.check_invariants();
+        let error = reserve(&mut holder, at(0), reserve_spec(2, "k", 100)).unwrap_err();
+        let ReserveError::NoSpace(numbers) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((numbers.held_bytes, numbers.stop_reason.as_str()), (128, "slots"));
+        holder.wrote(at(1), region, 0, 50, 0);
+        holder.end_write(hold);
+    }
+    assert_empty(&holder);
+}
+
+#[test]
+fn the_end_of_a_session_ends_its_reservations_but_not_those_being_committed() {
+    let (mut holder, _) = holder(&[(1 << 20, 8)]);
+    for (key, session) in [("a", 1), ("b", 1), ("c", 2)] {
+        let spec = ReserveSpec {
+            owner: owner(session),
+            ..reserve_spec(1, key, 100)
+        };
+        reserve(&mut holder, at(0), spec).unwrap();
+    }
+    let committing = begin(&mut holder, 1, "b", 100).unwrap();
+    holder.session_ended(owner(1));
+    holder.expire(at(29_999));
+    let ended: Vec<_> = holder.take_ended().iter().map(|ended| ended.key_hash).collect();
+    assert_eq!(ended, [hash("a")]);
+    holder.check_invariants();
+    holder.session_ended(owner(2));
+    holder.expire(at(1_000_000));
+    assert_eq!(holder.account().reservations, 1);
+    holder.abandon(committing);
+    assert_empty(&holder);
+}
+
+#[test]
+fn pieces_that_arrived_whole_need_not_be_read_and_are_compared() {
+    const LEN: u64 = 2 * PIECE_BYTES + 5;
+    let (mut holder, _) = holder(&[(16 << 20, 4)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", LEN)).unwrap().region;
+    write(&mut holder, at(0), region, 0, PIECE_BYTES, piece_checksum(1, 0));
+    write(&mut holder, at(0), region, 2 * PIECE_BYTES, 5, piece_checksum(1, 2));
+    let unverified = begin(&mut holder, 1, "k", LEN).unwrap();
+    assert_eq!(unverified.unknown_pieces(), [1]);
+    assert_eq!((unverified.region(), unverified.len_bytes()), (region, LEN));
+    assert_eq!(holder.begin_write(region, 0, 1).unwrap_err(), HoldError::Committing);
+    let error = holder.verify(unverified, &[12]).unwrap_err();
+    assert!(matches!(
+        error,
+        CommitError::Mismatch {
+            piece: 1,
+            arrived: 12,
+            ..
+        }
+    ));
+    assert_empty(&holder);
+
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", LEN)).unwrap().region;
+    write(&mut holder, at(0), region, PIECE_BYTES, PIECE_BYTES, 12);
+    let error = begin(&mut holder, 1, "k", LEN).unwrap_err();
+    assert_eq!(ServiceError::from(error).code, ErrorCode::ChecksumMismatch);
+    assert_empty(&holder);
+}
+
+#[test]
+fn a_commit_that_describes_no_such_object_fails_and_leaves_nothing() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let mut wrong_whole = commit_spec(1, "k", 100);
+    wrong_whole.checksums.whole ^= 1;
+    let mut no_pieces = commit_spec(1, "k", 100);
+    no_pieces.checksums.pieces.clear();
+    let long_fingerprint = CommitSpec {
+        fingerprint: vec![0; 33],
+        ..commit_spec(1, "k", 100)
+    };
+    for spec in [wrong_whole, no_pieces, long_fingerprint] {
+        reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+        let error = holder.begin_commit(at(0), spec).unwrap_err();
+        assert_eq!(ServiceError::from(error).code, ErrorCode::InvalidArgument);
+        assert_empty(&holder);
+    }
+}
+
+#[test]
+fn a_second_commit_of_a_put_waits_for_the_first_and_gets_its_outcome() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+    let again = |holder: &mut TestHolder| holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+    let verified = verified(&mut holder, 1, "k", 100);
+    assert!(matches!(again(&mut holder), CommitStep::Wait));
+    assert_eq!(holder.abort(put(1), &name("k")), Err(CommitInProgress));
+    let unreported = holder.seal(verified, ACCEPTED, 0);
+    assert!(
+        matches!(again(&mut holder), CommitStep::Wait),
+        "the homes do not know it yet"
+    );
+    let outcome = holder.report(at(0), unreported);
+    assert!(matches!(again(&mut holder), CommitStep::Done(done) if done == outcome));
+    assert_eq!(holder.abort(put(1), &name("k")), Ok(false));
+}
+
+#[test]
+fn a_commit_waits_for_the_last_writes() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+    let hold = holder.begin_write(region, 0, 100).unwrap();
+    assert!(matches!(
+        holder.begin_commit(at(0), commit_spec(1, "k", 100)),
+        Ok(CommitStep::Wait)
+    ));
+    holder.end_write(hold);
+    let unverified = begin(&mut holder, 1, "k", 100).unwrap();
+    holder.abandon(unverified);
+    assert_empty(&holder);
+}
+
+#[test]
+fn a_retry_of_a_stored_put_is_told_so_and_its_second_region_is_freed() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let stored = store(&mut holder, 1, "k", 100);
+    holder.take_ended();
+    for removed in [false, true] {
+        let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+        let step = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+        assert!(matches!(step, CommitStep::Done(done) if done == stored));
+        let ended = holder.take_ended();
+        assert_eq!((ended[0].region, ended[0].reason), (region, EndReason::NotNeeded));
+        assert_eq!(holder.account().reservations, 0);
+        assert_eq!(
+            holder.remove(hash("k"), version(1)),
+            !removed,
+            "an outcome outlives its object"
+        );
+    }
+    assert_empty(&holder);
+}
+
+#[test]
+fn a_put_yields_to_the_object_that_the_key_has() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    for (put_id, expected) in [(1, PutOutcome::AlreadyExists), (2, PutOutcome::Stored)] {
+        reserve(&mut holder, at(0), reserve_spec(put_id, "k", 100)).unwrap();
+        let verified = verified(&mut holder, put_id, "k", 100);
+        let outcome = holder.yield_to(at(0), verified, version(2), true);
+        assert_eq!(
+            (outcome.outcome, outcome.version, outcome.degraded),
+            (expected, version(2), true)
+        );
+        let again = holder.begin_commit(at(0), commit_spec(put_id, "k", 100)).unwrap();
+        assert!(matches!(again, CommitStep::Done(done) if done == outcome));
+        assert_empty(&holder);
+    }
+}
+
+#[test]
+fn a_failed_put_is_not_remembered_and_can_be_tried_again() {
+    let (mut holder, tables) = holder(&[(1 << 20, 4)]);
+    reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+    let verified = verified(&mut holder, 1, "k", 100);
+    let unreported = holder.seal(verified, ACCEPTED, 0);
+    assert_eq!(unreported.version(), version(1));
+    holder.retract(unreported);
+    assert_empty(&holder);
+    assert!(tables[0].described().is_empty());
+    assert_eq!(begin(&mut holder, 1, "k", 100).unwrap_err(), CommitError::UnknownPut);
+    assert_eq!(store(&mut holder, 1, "k", 100).outcome, PutOutcome::Stored);
+}
+
+#[test]
+fn an_object_whose_report_is_lost_stays_only_if_a_home_has_asked_for_it() {
+    for asked in [false, true] {
+        let (mut holder, _) = holder(&[(1 << 20, 4)]);
+        reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+        let verified = verified(&mut holder, 1, "k", 100);
+        let unreported = holder.seal(verified, ACCEPTED, 0);
+        assert!(!holder.confirm(hash("k"), version(2)));
+        if asked {
+            assert!(holder.confirm(hash("k"), version(1)));
+        }
+        assert_eq!(holder.retract_unless_asked(unreported), !asked);
+        assert_eq!(holder.lookup(&name("k")).is_some(), asked);
+        let again = holder.begin_commit(at(0), commit_spec(1, "k", 100));
+        assert_eq!(
+            matches!(again, Ok(CommitStep::Done(done)) if done.outcome == PutOutcome::Stored),
+            asked
+        );
+        holder.check_invariants();
+    }
+}
+
+#[test]
+fn a_newly_accepted_object_takes_the_place_of_an_older_one() {
+    let (mut holder, tables) = holder(&[(1 << 20, 4)]);
+    store(&mut holder, 1, "k", 100);
+    let old = holder.lookup(&name("k")).unwrap().replica;
+    let read = holder.begin_read(old.segment, old.offset_bytes, 100).unwrap();
+    reserve(&mut holder, at(0), reserve_spec(2, "k", 200)).unwrap();
+    let verified = verified(&mut holder, 2, "k", 200);
+    let unreported = holder.seal(
+        verified,
+        Accepted {
+            epoch: Epoch(2),
+            degraded: false,
+        },
+        0,
+    );
+    holder.report(at(0), unreported);
+    assert_eq!(holder.lookup(&name("k")).unwrap().len_bytes, 200);
+    assert_eq!(tables[0].described().len(), 1);
+    assert_eq!((holder.account().objects, holder.account().held_bytes), (1, 128));
+    holder.end_read(read);
+    assert_eq!(holder.account().held_bytes, 0);
+    holder.check_invariants();
+}
+
+#[test]
+fn a_removed_object_is_held_until_its_last_reader_is_done() {
+    let (mut holder, tables) = holder(&[(1 << 20, 4)]);
+    store(&mut holder, 1, "k", 1000);
+    let replica = holder.lookup(&name("k")).unwrap().replica;
+    let holds: Vec<_> = (0..2)
+        .map(|at| {
+            holder
+                .begin_read(replica.segment, replica.offset_bytes + at, 999)
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(holds[0].generation(), replica.generation);
+    assert!(holder.remove(hash("k"), version(1)));
+    assert!(
+        tables[0].described().is_empty(),
+        "readers elsewhere see it gone at once"
+    );
+    assert_eq!(
+        holder.begin_read(replica.segment, replica.offset_bytes, 1).unwrap_err(),
+        HoldError::Stale
+    );
+    for hold in holds {
+        assert_eq!(holder.account().held_bytes, 1024);
+        holder.end_read(hold);
+    }
+    assert_empty(&holder);
+}
+
+#[test]
+fn only_ranges_inside_one_sealed_object_can_be_read() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    store(&mut holder, 1, "a", 100);
+    let replica = holder.lookup(&name("a")).unwrap().replica;
+    let reserved = reserve(&mut holder, at(0), reserve_spec(2, "b", 100)).unwrap().region;
+    let mut error = |offset_bytes, len_bytes| holder.begin_read(replica.segment, offset_bytes, len_bytes).unwrap_err();
+    let start = replica.offset_bytes;
+    assert_eq!(error(start, 0), HoldError::OutOfRange);
+    assert_eq!(error(start, 101), HoldError::OutOfRange);
+    assert_eq!(error(start + 99, u64::MAX), HoldError::OutOfRange);
+    assert_eq!(
+        error(start + 100, 1),
+        HoldError::Stale,
+        "the rounding belongs to no object"
+    );
+    assert_eq!(
+        error(reserved.offset_bytes, 1),
+        HoldError::Stale,
+        "what is not sealed is not read"
+    );
+    assert_eq!(error(1 << 19, 1), HoldError::Stale);
+    assert_eq!(holder.begin_read(SegmentId(2), 0, 1).unwrap_err(), HoldError::Stale);
+    assert_eq!(holder.begin_read(SegmentId(0), 0, 1).unwrap_err(), HoldError::Stale);
+}
+
+#[test]
+fn writes_stay_inside_their_region() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let region = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
+    for (offset_bytes, len_bytes) in [(0, 0), (0, 101), (100, 1), (1, u64::MAX)] {
+        assert_eq!(
+            holder.begin_write(region, offset_bytes, len_bytes).unwrap_err(),
+            HoldError::OutOfRange
+        );
+    }
+    let other = RegionId {
+        generation: region.generation.next(),
+        ..region
+    };
+    assert_eq!(holder.begin_write(other, 0, 1).unwrap_err(), HoldError::Stale);
+}
+
+#[test]
+fn listings_are_ordered_and_paged_by_prefix() {
+    let (mut holder, _) = holder(&[(1 << 20, 16)]);
+    for (put_id, key) in (1..).zip(["b/2", "a", "b/1", "b", "c", "b/3"]) {
+        store(&mut holder, put_id, key, 10);
+    }
+    let namespace = Namespace::new(Namespace::DEFAULT).unwrap();
+    let keys = |prefix: &str, after: Option<&str>, limit| {
+        let page = holder.list(&namespace, prefix, after, limit);
+        let keys: Vec<_> = page.entries.into_iter().map(|entry| entry.key).collect();
+        (keys.join(" "), page.more)
+    };
+    assert_eq!(keys("", None, 10), ("a b b/1 b/2 b/3 c".into(), false));
+    assert_eq!(keys("b/", None, 2), ("b/1 b/2".into(), true));
+    assert_eq!(keys("b/", Some("b/2"), 2), ("b/3".into(), false));
+    assert_eq!(
+        keys("b", Some("a"), 1),
+        ("b".into(), true),
+        "a cursor before the prefix skips nothing"
+    );
+    assert_eq!(keys("b", Some("c"), 5), (String::new(), false));
+    assert_eq!(keys("d", None, 5), (String::new(), false));
+    let other = Namespace::new("other").unwrap();
+    assert!(holder.list(&other, "", None, 5).entries.is_empty());
+    assert_eq!(holder.list(&namespace, "a", None, 5).entries[0].holders, [NODE]);
+}

@@ -1,0 +1,8 @@
+//! The life of the objects of one node, by behaviour and against a naive model.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod behaviour;
+mod fixture;
+mod model;
+mod operations;
+mod table;

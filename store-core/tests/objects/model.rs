@@ -1,0 +1,339 @@
+//! What the holder does, said as plainly as possible: a list of regions that is searched from end to end.
+
+use crate::fixture::{ALIGNMENT_BYTES, TTL_MS, name, put};
+use std::ops::Range;
+use tenon_protocol::ids::{SegmentId, Version};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::{Committed, PutOutcome, SpaceAccount};
+use tenon_store_core::limits::OUTCOME_LIFE_MS;
+use tenon_store_core::objects::{EndReason, HoldError, RegionId};
+
+/// A put of a key, by small numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Put {
+    pub(crate) put_id: u8,
+    pub(crate) key: u8,
+}
+
+impl Put {
+    pub(crate) fn key_text(self) -> String {
+        format!("k/{}", self.key)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Reserved,
+    Committing,
+    Sealed { version: Version, is_reported: bool },
+    Held,
+}
+
+/// A write as it was seen: its end is `None` while it is under way.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) range: Range<u64>,
+    pub(crate) begun: usize,
+    pub(crate) ended: Option<usize>,
+    pub(crate) arrived: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    pub(crate) id: RegionId,
+    pub(crate) put: Put,
+    pub(crate) len_bytes: u64,
+    pub(crate) session: u8,
+    pub(crate) ttl_ms: u64,
+    pub(crate) expires_ms: u64,
+    pub(crate) writes: Vec<Write>,
+    pub(crate) holds: usize,
+    pub(crate) state: State,
+}
+
+impl Region {
+    fn end(&self) -> u64 {
+        self.id.offset_bytes + self.len_bytes.next_multiple_of(ALIGNMENT_BYTES)
+    }
+
+    /// The checksum of a piece, if one write brought exactly it and every other write of it was over before that one began.
+    pub(crate) fn known_piece(&self, piece: u64) -> Option<u64> {
+        let range = piece * PIECE_BYTES..self.len_bytes.min((piece + 1) * PIECE_BYTES);
+        let touching: Vec<_> = (self.writes.iter())
+            .filter(|write| write.range.start < range.end && range.start < write.range.end)
+            .collect();
+        let last = touching.iter().max_by_key(|write| write.begun)?;
+        let is_over = |other: &&Write| other.begun == last.begun || other.ended.is_some_and(|ended| ended < last.begun);
+        let is_alone = touching.iter().all(is_over);
+        if last.range == range && is_alone {
+            last.arrived
+        } else {
+            None
+        }
+    }
+}
+
+/// How a commit goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ModelStep {
+    Done(Committed),
+    Wait,
+    /// The commit began; these pieces are unknown.
+    Verify(RegionId, Vec<u64>),
+    UnknownPut,
+    /// The first known piece that differs.
+    Mismatch(u64),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) now_ms: u64,
+    /// Counts what happens to writes.
+    pub(crate) clock: usize,
+    pub(crate) segments: Vec<(u64, u32)>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) outcomes: Vec<(u64, Put, Committed)>,
+    pub(crate) ended: Vec<(RegionId, EndReason)>,
+}
+
+impl Model {
+    pub(crate) fn region(&mut self, id: RegionId) -> Option<&mut Region> {
+        self.regions.iter_mut().find(|region| region.id == id)
+    }
+
+    pub(crate) fn reserved(&self, put: Put) -> Option<&Region> {
+        let is_reserved = |region: &&Region| matches!(region.state, State::Reserved | State::Committing);
+        self.regions.iter().filter(is_reserved).find(|region| region.put == put)
+    }
+
+    pub(crate) fn sealed(&self, key: u8) -> Option<(&Region, Version, bool)> {
+        self.regions.iter().find_map(|region| match region.state {
+            State::Sealed { version, is_reported } if region.put.key == key => Some((region, version, is_reported)),
+            _ => None,
+        })
+    }
+
+    /// Free runs of a segment, by going through it from its start.
+    fn holes(&self, segment: usize) -> Vec<u64> {
+        let id = SegmentId(u32::try_from(segment + 1).unwrap());
+        let mut used: Vec<_> = self.regions.iter().filter(|region| region.id.segment == id).collect();
+        used.sort_by_key(|region| region.id.offset_bytes);
+        let mut at = 0;
+        let mut holes = Vec::new();
+        for region in used {
+            holes.push(region.id.offset_bytes - at);
+            at = region.end();
+        }
+        holes.push(self.segments[segment].0 - at);
+        holes
+    }
+
+    pub(crate) fn slots_used(&self, segment: usize) -> usize {
+        let id = SegmentId(u32::try_from(segment + 1).unwrap());
+        self.regions.iter().filter(|region| region.id.segment == id).count()
+    }
+
+    /// Whether a region of this length can be set aside.
+    pub(crate) fn fits(&self, len_bytes: u64) -> bool {
+        (0..self.segments.len()).any(|segment| {
+            let has_slot = self.slots_used(segment) < self.segments[segment].1 as usize;
+            has_slot
+                && self
+                    .holes(segment)
+                    .iter()
+                    .any(|&hole| hole >= len_bytes.next_multiple_of(ALIGNMENT_BYTES))
+        })
+    }
+
+    /// A region that was set aside: nothing else may lie there.
+    pub(crate) fn add(&mut self, id: RegionId, put: Put, len_bytes: u64, session: u8) {
+        let region = Region {
+            id,
+            put,
+            len_bytes,
+            session,
+            ttl_ms: TTL_MS.into(),
+            expires_ms: self.now_ms + u64::from(TTL_MS),
+            writes: Vec::new(),
+            holds: 0,
+            state: State::Reserved,
+        };
+        let overlaps = |other: &Region| {
+            other.id.segment == id.segment && id.offset_bytes < other.end() && other.id.offset_bytes < region.end()
+        };
+        assert!(!self.regions.iter().any(overlaps), "{id:?} overlaps");
+        assert!(region.end() <= self.segments[id.segment.0 as usize - 1].0);
+        self.regions.push(region);
+    }
+
+    pub(crate) fn may_write(&self, id: RegionId, range: &Range<u64>) -> Result<(), HoldError> {
+        let region = self
+            .regions
+            .iter()
+            .find(|region| region.id == id)
+            .ok_or(HoldError::Stale)?;
+        match region.state {
+            _ if range.end > region.len_bytes => Err(HoldError::OutOfRange),
+            State::Reserved => Ok(()),
+            State::Committing => Err(HoldError::Committing),
+            State::Sealed { .. } | State::Held => Err(HoldError::Stale),
+        }
+    }
+
+    /// The object in which a range of a segment lies.
+    pub(crate) fn may_read(
+        &self,
+        segment: SegmentId,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<RegionId, HoldError> {
+        let has_start = |region: &&Region| {
+            let range = region.id.offset_bytes..region.id.offset_bytes + region.len_bytes;
+            region.id.segment == segment
+                && matches!(region.state, State::Sealed { .. })
+                && range.contains(&offset_bytes)
+        };
+        let region = self.regions.iter().find(has_start).ok_or(HoldError::Stale)?;
+        let is_inside = len_bytes > 0 && offset_bytes + len_bytes <= region.id.offset_bytes + region.len_bytes;
+        if is_inside {
+            Ok(region.id)
+        } else {
+            Err(HoldError::OutOfRange)
+        }
+    }
+
+    /// Gives a region up for this reason, if it was a reservation.
+    pub(crate) fn give_up(&mut self, id: RegionId, reason: Option<EndReason>) {
+        let region = self.region(id).unwrap();
+        region.state = State::Held;
+        if let Some(reason) = reason {
+            self.ended.push((id, reason));
+        }
+        self.free_unused();
+    }
+
+    pub(crate) fn free_unused(&mut self) {
+        self.regions
+            .retain(|region| region.state != State::Held || region.holds > 0);
+    }
+
+    pub(crate) fn expire(&mut self) {
+        let now_ms = self.now_ms;
+        let mut expired = Vec::new();
+        for region in self.regions.iter_mut().filter(|region| region.state == State::Reserved) {
+            if region.expires_ms > now_ms {
+                continue;
+            }
+            if region.holds > 0 {
+                region.expires_ms = now_ms + region.ttl_ms;
+            } else {
+                expired.push(region.id);
+            }
+        }
+        for id in expired {
+            self.give_up(id, Some(EndReason::Expired));
+        }
+    }
+
+    pub(crate) fn remember(&mut self, put: Put, outcome: Committed) {
+        self.outcomes.push((self.now_ms + OUTCOME_LIFE_MS, put, outcome));
+    }
+
+    fn outcome(&self, put: Put) -> Option<Committed> {
+        let known = |(until_ms, of, _): &&(u64, Put, Committed)| *of == put && *until_ms > self.now_ms;
+        self.outcomes.iter().find(known).map(|(.., outcome)| *outcome)
+    }
+
+    /// `committed` are the checksums that the committer names.
+    pub(crate) fn begin_commit(&mut self, of: Put, committed: impl Fn(u64) -> Vec<u64>) -> ModelStep {
+        let reserved = self.reserved(of).cloned();
+        if let Some(region) = &reserved
+            && (region.state == State::Committing || region.holds > 0)
+        {
+            return ModelStep::Wait;
+        }
+        let sealed = self
+            .sealed(of.key)
+            .filter(|(_, version, _)| version.put_id == put(of.put_id));
+        let known = match (self.outcome(of), sealed) {
+            (Some(outcome), _) => Some(outcome),
+            (None, Some((_, _, false))) => return ModelStep::Wait,
+            (None, Some((_, version, true))) => Some(Committed {
+                outcome: PutOutcome::Stored,
+                version,
+                degraded: false,
+            }),
+            (None, None) => None,
+        };
+        if let Some(outcome) = known {
+            if let Some(region) = reserved {
+                self.give_up(region.id, Some(EndReason::NotNeeded));
+            }
+            return ModelStep::Done(outcome);
+        }
+        let Some(region) = reserved else {
+            return ModelStep::UnknownPut;
+        };
+        let mut unknown = Vec::new();
+        for (piece, expected) in (0..).zip(committed(region.len_bytes)) {
+            match region.known_piece(piece) {
+                Some(arrived) if arrived != expected => {
+                    self.give_up(region.id, Some(EndReason::Failed));
+                    return ModelStep::Mismatch(piece);
+                }
+                Some(_) => {}
+                None => unknown.push(piece),
+            }
+        }
+        self.region(region.id).unwrap().state = State::Committing;
+        ModelStep::Verify(region.id, unknown)
+    }
+
+    pub(crate) fn seal(&mut self, id: RegionId, version: Version) {
+        let key = self.region(id).unwrap().put.key;
+        let older = self.sealed(key).map(|(region, ..)| region.id);
+        self.region(id).unwrap().state = State::Sealed {
+            version,
+            is_reported: false,
+        };
+        self.ended.push((id, EndReason::Sealed));
+        if let Some(older) = older {
+            self.give_up(older, None);
+        }
+    }
+
+    pub(crate) fn account(&self) -> SpaceAccount {
+        let mut account = SpaceAccount::default();
+        for region in &self.regions {
+            let bytes = region.len_bytes.next_multiple_of(ALIGNMENT_BYTES);
+            match region.state {
+                State::Reserved | State::Committing => {
+                    account.reserved_bytes += bytes;
+                    account.reservations += 1;
+                }
+                State::Sealed { .. } => {
+                    account.sealed_bytes += bytes;
+                    account.objects += 1;
+                }
+                State::Held => account.held_bytes += bytes,
+            }
+        }
+        account.capacity_bytes = self.segments.iter().map(|(capacity, _)| capacity).sum();
+        let holes = (0..self.segments.len()).flat_map(|segment| self.holes(segment));
+        account.free_bytes = holes.clone().sum();
+        account.largest_free_bytes = holes.max().unwrap_or(0);
+        account
+    }
+
+    /// Keys, lengths and versions in the order of a listing.
+    pub(crate) fn listing(&self) -> Vec<(String, u64, Version)> {
+        let sealed = self.regions.iter().filter_map(|region| match region.state {
+            State::Sealed { version, .. } => Some((region.put.key_text(), region.len_bytes, version)),
+            _ => None,
+        });
+        let mut listing: Vec<_> = sealed.collect();
+        listing.sort_by_key(|(key, ..)| name(key).key().to_owned());
+        listing
+    }
+}

@@ -1,0 +1,561 @@
+//! Random operations on the holder and on its model: every answer and every account must agree.
+
+use crate::fixture::{CLUSTER, checksums, commit_spec, holder, name, owner, piece_checksum, put, reserve_spec};
+use crate::model::{Model, ModelStep, Put, State, Write};
+use crate::table::CheckedTable;
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use std::ops::Range;
+use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::{Committed, PutOutcome};
+use tenon_protocol::name::Namespace;
+use tenon_store_core::objects::*;
+use tenon_store_core::time::Time;
+
+/// One call of the holder. Numbers choose among what there is, modulo.
+#[derive(Debug, Clone)]
+enum Operation {
+    Reserve {
+        put: Put,
+        len_class: usize,
+        session: u8,
+    },
+    BeginWrite {
+        put: Put,
+        start: usize,
+        end: usize,
+    },
+    EndWrite {
+        which: usize,
+        arrives: bool,
+        is_damaged: bool,
+    },
+    BeginCommit {
+        put: Put,
+    },
+    AdvanceCommit {
+        which: usize,
+        how: Advance,
+    },
+    Abort {
+        put: Put,
+    },
+    EndSession {
+        session: u8,
+    },
+    Sleep {
+        ms: u64,
+    },
+    Expire,
+    BeginRead {
+        key: u8,
+        start: u64,
+        len_bytes: u64,
+    },
+    EndRead {
+        which: usize,
+    },
+    Confirm {
+        key: u8,
+        put_id: u8,
+    },
+    Remove {
+        key: u8,
+        put_id: u8,
+    },
+}
+
+/// How a commit goes on, whatever its step.
+#[derive(Debug, Clone, Copy)]
+enum Advance {
+    Well { epoch: u64 },
+    DamagedPiece,
+    Yield { to: u8 },
+    Abandon,
+    Unanswered,
+}
+
+/// A commit in progress.
+#[derive(Debug)]
+enum Token {
+    Unverified(Unverified),
+    Verified(Verified),
+    Unreported(Unreported, Committed),
+}
+
+const LENS: [u64; 7] = [
+    1,
+    64,
+    1000,
+    PIECE_BYTES,
+    PIECE_BYTES + 1,
+    3 * PIECE_BYTES - 7,
+    9 * PIECE_BYTES,
+];
+const SEGMENTS: [(u64, u32); 2] = [(6 << 20, 5), (4 << 20, 4)];
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let puts = || (0u8..2, 0u8..2).prop_map(|(put_id, key)| Put { put_id, key });
+    let advance = prop_oneof![
+        6 => (1u64..4).prop_map(|epoch| Advance::Well { epoch }),
+        1 => Just(Advance::DamagedPiece),
+        1 => (0u8..2).prop_map(|to| Advance::Yield { to }),
+        1 => Just(Advance::Abandon),
+        2 => Just(Advance::Unanswered),
+    ];
+    prop_oneof![
+        6 => (puts(), any::<usize>(), 0u8..2)
+            .prop_map(|(put, len_class, session)| Operation::Reserve { put, len_class, session }),
+        9 => (puts(), any::<usize>(), any::<usize>()).prop_map(|(put, start, end)| Operation::BeginWrite { put, start, end }),
+        9 => (any::<usize>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1))
+            .prop_map(|(which, arrives, is_damaged)| Operation::EndWrite { which, arrives, is_damaged }),
+        5 => puts().prop_map(|put| Operation::BeginCommit { put }),
+        9 => (any::<usize>(), advance).prop_map(|(which, how)| Operation::AdvanceCommit { which, how }),
+        1 => puts().prop_map(|put| Operation::Abort { put }),
+        1 => (0u8..2).prop_map(|session| Operation::EndSession { session }),
+        2 => prop_oneof![1u64..20_000, 290_000u64..310_000].prop_map(|ms| Operation::Sleep { ms }),
+        2 => Just(Operation::Expire),
+        3 => (0u8..2, 0u64..2000, 0u64..2000)
+            .prop_map(|(key, start, len_bytes)| Operation::BeginRead { key, start, len_bytes }),
+        3 => any::<usize>().prop_map(|which| Operation::EndRead { which }),
+        3 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Confirm { key, put_id }),
+        2 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Remove { key, put_id }),
+    ]
+}
+
+struct Run {
+    holder: Holder<CheckedTable>,
+    tables: Vec<CheckedTable>,
+    rng: ChaCha8Rng,
+    model: Model,
+    writes: Vec<(WriteHold, RegionId, Range<u64>, usize)>,
+    reads: Vec<(ReadHold, RegionId)>,
+    commits: Vec<(Token, RegionId, Put)>,
+}
+
+impl Run {
+    fn new() -> Self {
+        let (holder, tables) = holder(&SEGMENTS);
+        Self {
+            holder,
+            tables,
+            rng: ChaCha8Rng::seed_from_u64(3),
+            model: Model {
+                segments: SEGMENTS.to_vec(),
+                ..Model::default()
+            },
+            writes: Vec::new(),
+            reads: Vec::new(),
+            commits: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_ms(self.model.now_ms)
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Reserve {
+                put,
+                len_class,
+                session,
+            } => self.reserve(put, LENS[len_class % LENS.len()], session),
+            Operation::BeginWrite { put, start, end } => self.begin_write(put, start, end),
+            Operation::EndWrite {
+                which,
+                arrives,
+                is_damaged,
+            } => self.end_write(which, arrives, is_damaged),
+            Operation::BeginCommit { put } => self.begin_commit(put),
+            Operation::AdvanceCommit { which, how } => self.advance_commit(which, how),
+            Operation::Abort { put } => self.abort(put),
+            Operation::EndSession { session } => self.end_session(session),
+            Operation::Sleep { ms } => self.model.now_ms += ms,
+            Operation::Expire => {
+                self.holder.expire(self.now());
+                self.model.expire();
+            }
+            Operation::BeginRead { key, start, len_bytes } => self.begin_read(key, start, len_bytes),
+            Operation::EndRead { which } => self.end_read(which),
+            Operation::Confirm { key, put_id } => self.confirm(key, put_id),
+            Operation::Remove { key, put_id } => self.remove(key, put_id),
+        }
+    }
+
+    fn reserve(&mut self, put: Put, len_bytes: u64, session: u8) {
+        let spec = ReserveSpec {
+            owner: owner(session),
+            ..reserve_spec(put.put_id, &put.key_text(), len_bytes)
+        };
+        let now = self.now();
+        let answer = self.holder.reserve(now, &mut self.rng, spec);
+        let known = self.model.reserved(put).cloned();
+        match (answer, known) {
+            (Ok(reserved), Some(known)) => {
+                assert_eq!((reserved.region, known.len_bytes), (known.id, len_bytes));
+                let is_open = known.state == State::Reserved;
+                assert_eq!(reserved.needs_grant, is_open && known.session != session);
+                if is_open {
+                    let expires_ms = self.model.now_ms + known.ttl_ms;
+                    let region = self.model.region(known.id).unwrap();
+                    (region.expires_ms, region.session) = (expires_ms, session);
+                }
+            }
+            (Ok(reserved), None) => {
+                assert!(reserved.needs_grant && self.model.fits(len_bytes));
+                self.model.add(reserved.region, put, len_bytes, session);
+            }
+            (Err(ReserveError::OtherLength { reserved_bytes, .. }), Some(known)) => {
+                assert_eq!(reserved_bytes, known.len_bytes);
+                assert_ne!(len_bytes, known.len_bytes);
+            }
+            (Err(ReserveError::TooLarge { .. }), None) => assert!(len_bytes > SEGMENTS[0].0),
+            (Err(ReserveError::NoSpace(numbers)), None) => {
+                assert!(!self.model.fits(len_bytes) && len_bytes <= SEGMENTS[0].0);
+                let account = self.model.account();
+                assert_eq!(
+                    (numbers.free_bytes, numbers.held_bytes),
+                    (account.free_bytes, account.held_bytes)
+                );
+            }
+            (answer, known) => panic!("{answer:?} where the model knows {known:?}"),
+        }
+    }
+
+    /// A write from one piece boundary, the start or the end, to another.
+    fn begin_write(&mut self, put: Put, start: usize, end: usize) {
+        let Some(region) = self.model.reserved(put).map(|region| (region.id, region.len_bytes)) else {
+            return;
+        };
+        let (id, len_bytes) = region;
+        let mut marks: Vec<u64> = (0..len_bytes.div_ceil(PIECE_BYTES))
+            .map(|piece| piece * PIECE_BYTES)
+            .collect();
+        marks.extend([len_bytes / 2, len_bytes, len_bytes + 1]);
+        marks.sort_unstable();
+        let start = marks[start % marks.len()];
+        let end = marks[end % marks.len()];
+        if start >= end {
+            return;
+        }
+        let answer = self.holder.begin_write(id, start, end - start);
+        let expected = self.model.may_write(id, &(start..end));
+        assert_eq!(answer.as_ref().map(|_| ()).map_err(|error| *error), expected);
+        let Ok(hold) = answer else { return };
+        self.model.clock += 1;
+        let begun = self.model.clock;
+        let region = self.model.region(id).unwrap();
+        region.holds += 1;
+        region.writes.push(Write {
+            range: start..end,
+            begun,
+            ended: None,
+            arrived: None,
+        });
+        self.writes.push((hold, id, start..end, begun));
+    }
+
+    fn end_write(&mut self, which: usize, arrives: bool, is_damaged: bool) {
+        if self.writes.is_empty() {
+            return;
+        }
+        let (hold, id, range, begun) = self.writes.swap_remove(which % self.writes.len());
+        let now = self.now();
+        self.model.clock += 1;
+        let (now_ms, clock) = (self.model.now_ms, self.model.clock);
+        let region = self.model.region(id).unwrap();
+        let checksum = piece_checksum(region.put.put_id.into(), range.start / PIECE_BYTES) ^ u64::from(is_damaged);
+        if arrives {
+            self.holder
+                .wrote(now, id, range.start, range.end - range.start, checksum);
+            region.expires_ms = now_ms + region.ttl_ms;
+        }
+        self.holder.end_write(hold);
+        region.holds -= 1;
+        let write = region.writes.iter_mut().find(|write| write.begun == begun).unwrap();
+        write.ended = Some(clock);
+        write.arrived = arrives.then_some(checksum);
+        self.model.free_unused();
+    }
+
+    fn begin_commit(&mut self, put: Put) {
+        let len_bytes = self.model.reserved(put).map_or(1, |region| region.len_bytes);
+        let now = self.now();
+        let answer = self
+            .holder
+            .begin_commit(now, commit_spec(put.put_id, &put.key_text(), len_bytes));
+        let step = self
+            .model
+            .begin_commit(put, |len_bytes| checksums(len_bytes, put.put_id.into()).pieces);
+        match (answer, step) {
+            (Ok(CommitStep::Done(outcome)), ModelStep::Done(expected)) => assert_eq!(outcome, expected),
+            (Ok(CommitStep::Wait), ModelStep::Wait) | (Err(CommitError::UnknownPut), ModelStep::UnknownPut) => {}
+            (Ok(CommitStep::Verify(unverified)), ModelStep::Verify(id, unknown)) => {
+                assert_eq!((unverified.region(), unverified.unknown_pieces()), (id, &unknown[..]));
+                self.commits.push((Token::Unverified(unverified), id, put));
+            }
+            (Err(CommitError::Mismatch { piece, .. }), ModelStep::Mismatch(expected)) => assert_eq!(piece, expected),
+            (answer, expected) => panic!("{answer:?} where the model says {expected:?}"),
+        }
+    }
+
+    fn advance_commit(&mut self, which: usize, how: Advance) {
+        if self.commits.is_empty() {
+            return;
+        }
+        let (token, id, put) = self.commits.swap_remove(which % self.commits.len());
+        match token {
+            Token::Unverified(unverified) => self.advance_unverified(unverified, id, put, how),
+            Token::Verified(verified) => self.advance_verified(verified, id, put, how),
+            Token::Unreported(unreported, outcome) => self.advance_unreported(unreported, outcome, id, put, how),
+        }
+    }
+
+    fn advance_unverified(&mut self, unverified: Unverified, id: RegionId, put: Put, how: Advance) {
+        if matches!(how, Advance::Abandon) {
+            self.holder.abandon(unverified);
+            return self.model.give_up(id, Some(EndReason::Failed));
+        }
+        let unknown = unverified.unknown_pieces().iter();
+        let mut found: Vec<_> = unknown.map(|&piece| piece_checksum(put.put_id.into(), piece)).collect();
+        if let (Advance::DamagedPiece, Some(last)) = (how, found.last_mut()) {
+            *last ^= 1;
+            assert!(self.holder.verify(unverified, &found).is_err());
+            return self.model.give_up(id, Some(EndReason::Failed));
+        }
+        let verified = self.holder.verify(unverified, &found).unwrap();
+        self.commits.push((Token::Verified(verified), id, put));
+    }
+
+    fn advance_verified(&mut self, verified: Verified, id: RegionId, of: Put, how: Advance) {
+        match how {
+            Advance::Abandon => {
+                self.holder.abandon(verified);
+                self.model.give_up(id, Some(EndReason::Failed));
+            }
+            Advance::Yield { to } => {
+                let version = version(7, to);
+                let now = self.now();
+                let outcome = self.holder.yield_to(now, verified, version, false);
+                let expected = if to == of.put_id {
+                    PutOutcome::Stored
+                } else {
+                    PutOutcome::AlreadyExists
+                };
+                assert_eq!((outcome.outcome, outcome.version), (expected, version));
+                self.model.remember(of, outcome);
+                self.model.give_up(id, Some(EndReason::NotNeeded));
+            }
+            Advance::Well { .. } | Advance::DamagedPiece | Advance::Unanswered => {
+                let epoch = if let Advance::Well { epoch } = how { epoch } else { 1 };
+                let accepted = Accepted {
+                    epoch: Epoch(epoch),
+                    degraded: epoch == 2,
+                };
+                let unreported = self.holder.seal(verified, accepted, 0);
+                let outcome = Committed {
+                    outcome: PutOutcome::Stored,
+                    version: version(epoch, of.put_id),
+                    degraded: epoch == 2,
+                };
+                assert_eq!(unreported.version(), outcome.version);
+                self.model.seal(id, outcome.version);
+                self.commits.push((Token::Unreported(unreported, outcome), id, of));
+            }
+        }
+    }
+
+    fn advance_unreported(&mut self, unreported: Unreported, outcome: Committed, id: RegionId, of: Put, how: Advance) {
+        let state = self.model.region(id).map(|region| region.state);
+        let sealed = match state {
+            Some(State::Sealed { is_reported, .. }) => Some(is_reported),
+            _ => None,
+        };
+        match how {
+            Advance::Abandon | Advance::DamagedPiece => {
+                self.holder.retract(unreported);
+                if sealed.is_some() {
+                    self.model.give_up(id, None);
+                }
+            }
+            Advance::Unanswered => {
+                assert_eq!(self.holder.retract_unless_asked(unreported), sealed != Some(true));
+                if sealed == Some(false) {
+                    self.model.give_up(id, None);
+                }
+            }
+            Advance::Well { .. } | Advance::Yield { .. } => {
+                let now = self.now();
+                assert_eq!(self.holder.report(now, unreported), outcome);
+                self.model.remember(of, outcome);
+                if let Some(region) = self.model.region(id).filter(|_| sealed.is_some()) {
+                    let (version, is_reported) = (outcome.version, true);
+                    region.state = State::Sealed { version, is_reported };
+                }
+            }
+        }
+    }
+
+    fn abort(&mut self, of: Put) {
+        let answer = self.holder.abort(put(of.put_id), &name(&of.key_text()));
+        match self.model.reserved(of).map(|region| (region.id, region.state)) {
+            None => assert_eq!(answer, Ok(false)),
+            Some((_, State::Committing)) => assert_eq!(answer, Err(CommitInProgress)),
+            Some((id, _)) => {
+                assert_eq!(answer, Ok(true));
+                self.model.give_up(id, Some(EndReason::Aborted));
+            }
+        }
+    }
+
+    fn end_session(&mut self, session: u8) {
+        self.holder.session_ended(owner(session));
+        let open = self
+            .model
+            .regions
+            .iter()
+            .filter(|region| region.state == State::Reserved);
+        let ended: Vec<_> = open
+            .filter(|region| region.session == session)
+            .map(|region| region.id)
+            .collect();
+        for id in ended {
+            self.model.give_up(id, Some(EndReason::SessionEnded));
+        }
+    }
+
+    fn begin_read(&mut self, key: u8, start: u64, len_bytes: u64) {
+        let Some(id) = self.model.sealed(key).map(|(region, ..)| region.id) else {
+            return;
+        };
+        let offset_bytes = id.offset_bytes + start;
+        let answer = self.holder.begin_read(id.segment, offset_bytes, len_bytes);
+        match (answer, self.model.may_read(id.segment, offset_bytes, len_bytes)) {
+            (Ok(hold), Ok(id)) => {
+                assert_eq!(hold.generation(), id.generation);
+                self.model.region(id).unwrap().holds += 1;
+                self.reads.push((hold, id));
+            }
+            (answer, expected) => assert_eq!(answer.map(|_| id), expected),
+        }
+    }
+
+    fn end_read(&mut self, which: usize) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let (hold, id) = self.reads.swap_remove(which % self.reads.len());
+        self.holder.end_read(hold);
+        self.model.region(id).unwrap().holds -= 1;
+        self.model.free_unused();
+    }
+
+    fn sealed_as(&self, key: u8, put_id: u8) -> Option<(RegionId, Version)> {
+        let (region, version, _) = self.model.sealed(key)?;
+        (version.put_id == put(put_id)).then_some((region.id, version))
+    }
+
+    fn confirm(&mut self, key: u8, put_id: u8) {
+        let sealed = self.sealed_as(key, put_id);
+        let asked = sealed.map_or(version(1, put_id), |(_, version)| version);
+        assert_eq!(self.holder.confirm(hash(key), asked), sealed.is_some());
+        if let Some((id, version)) = sealed {
+            let is_reported = true;
+            self.model.region(id).unwrap().state = State::Sealed { version, is_reported };
+        }
+    }
+
+    fn remove(&mut self, key: u8, put_id: u8) {
+        let sealed = self.sealed_as(key, put_id);
+        let asked = sealed.map_or(version(1, put_id), |(_, version)| version);
+        assert_eq!(self.holder.remove(hash(key), asked), sealed.is_some());
+        if let Some((id, _)) = sealed {
+            self.model.give_up(id, None);
+        }
+    }
+
+    /// Whatever was done, both must say the same of everything.
+    fn compare(&mut self) {
+        self.holder.check_invariants();
+        assert_eq!(self.holder.account(), self.model.account());
+        let mut ended: Vec<_> = self
+            .holder
+            .take_ended()
+            .iter()
+            .map(|ended| (ended.region, ended.reason))
+            .collect();
+        let mut expected = std::mem::take(&mut self.model.ended);
+        ended.sort_by_key(|(region, _)| *region);
+        expected.sort_by_key(|(region, _)| *region);
+        assert_eq!(ended, expected);
+        for (index, usage) in self.holder.segments().enumerate() {
+            assert_eq!(usage.slots_used as usize, self.model.slots_used(index));
+        }
+        let page = self
+            .holder
+            .list(&Namespace::new(Namespace::DEFAULT).unwrap(), "k/", None, 100);
+        let listing: Vec<_> = (page.entries.into_iter())
+            .map(|entry| (entry.key, entry.len_bytes, entry.version))
+            .collect();
+        assert_eq!(listing, self.model.listing());
+        for key in 0..2 {
+            let info = self
+                .holder
+                .lookup_hash(hash(key))
+                .map(|info| (info.version, info.replica.generation));
+            let sealed = self
+                .model
+                .sealed(key)
+                .map(|(region, version, _)| (version, region.id.generation));
+            assert_eq!(info, sealed);
+        }
+        let described: usize = self.tables.iter().map(|table| table.described().len()).sum();
+        assert_eq!(described as u64, self.model.account().objects);
+    }
+
+    /// Ends all that is under way: then nothing is reserved or held.
+    fn finish(mut self) {
+        while !self.writes.is_empty() {
+            self.end_write(0, false, false);
+        }
+        while !self.reads.is_empty() {
+            self.end_read(0);
+        }
+        while !self.commits.is_empty() {
+            self.advance_commit(0, Advance::Abandon);
+        }
+        self.model.now_ms += 1_000_000;
+        self.apply(Operation::Expire);
+        self.compare();
+        let account = self.holder.account();
+        assert_eq!((account.reserved_bytes, account.held_bytes), (0, 0));
+        assert_eq!(account.capacity_bytes, account.free_bytes + account.sealed_bytes);
+    }
+}
+
+fn version(epoch: u64, put_id: u8) -> Version {
+    Version {
+        epoch: Epoch(epoch),
+        put_id: put(put_id),
+    }
+}
+
+fn hash(key: u8) -> tenon_protocol::ids::KeyHash {
+    name(&format!("k/{key}")).hash(CLUSTER)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #[test]
+    fn the_holder_and_its_model_agree(operations in proptest::collection::vec(operation(), 1..160)) {
+        let mut run = Run::new();
+        for operation in operations {
+            run.apply(operation);
+            run.compare();
+        }
+        run.finish();
+    }
+}
