@@ -58,11 +58,12 @@ impl Answer {
 
     /// The stable code of an error's body, or the text of what is no error's body.
     pub fn code(&self) -> String {
-        let text = String::from_utf8_lossy(self.bytes());
-        serde_json::from_str::<Value>(&text)
-            .ok()
-            .and_then(|body| body["code"].as_str().map(str::to_owned))
-            .unwrap_or_else(|| format!("no code in {text:?}"))
+        code_in(&String::from_utf8_lossy(self.bytes()))
+    }
+
+    /// What an error's body says of the error.
+    pub fn error(&self) -> Value {
+        self.json()["error"].clone()
     }
 
     /// Panics with the whole answer if it has another status.
@@ -217,6 +218,16 @@ impl Http {
             .expect("a time-out can be set");
         stream
     }
+}
+
+/// The stable code in the JSON body that is, or ends, a text; or that text if there is none.
+pub fn code_in(text: &str) -> String {
+    let start = text.find("{\"error\"").unwrap_or(text.len());
+    let end = text.rfind('}').map_or(start, |end| end + 1);
+    serde_json::from_str::<Value>(text.get(start..end).unwrap_or_default())
+        .ok()
+        .and_then(|body| body["error"]["code"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| format!("no code in {text:?}"))
 }
 
 fn answer(response: ureq::http::Response<ureq::Body>) -> Answer {

@@ -46,7 +46,7 @@ async fn assert_unharmed(cluster: &Cluster) {
         &bytes,
         "the object",
     );
-    cluster[0].http().delete("/v1/objects/after%20all%20that").expect(200);
+    cluster[0].http().delete("/v1/objects/after%20all%20that").expect(204);
     assert_empty(cluster);
 }
 
@@ -253,7 +253,7 @@ async fn a_grant_serves_its_session_its_range_and_its_direction_only() {
         &[7; 1000],
         "the object",
     );
-    cluster[0].http().delete("/v1/objects/granted").expect(200);
+    cluster[0].http().delete("/v1/objects/granted").expect(204);
     assert_unharmed(&cluster).await;
 }
 

@@ -1,20 +1,21 @@
 //! One script of control calls through both fronts: the link and HTTP give the same answers.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tenon_integration::account::{assert_accounts, assert_empty};
 use tenon_integration::cluster::Cluster;
 use tenon_integration::http::Http;
 use tenon_integration::payload::payload;
-use tenon_integration::raw::RawClient;
+use tenon_integration::raw::{RawClient, new_put_id};
 use tenon_protocol::checksum::Checksums;
+use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{NodeId, PutId};
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, CommitItem, CommitRequest, ExistsMode, ExistsRequest, KeysRequest, ListRequest,
-    PutOptions, Reply, Request, ReserveItem, ReserveRequest,
+    AbortItem, AbortRequest, CommitItem, CommitRequest, ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest,
+    ListRequest, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
 };
 use tenon_protocol::name::Namespace;
 
-/// A way to the control service. Answers are JSON, the common denominator: of the link they are the reply's payload.
+/// A way to the control service. Answers are compared in the form that HTTP gives them.
 enum Front {
     Link(RawClient),
     Http(Http),
@@ -23,9 +24,24 @@ enum Front {
 impl Front {
     async fn call(&self, request: &Request) -> Value {
         match self {
-            Self::Link(client) => payload_of(&client.call(request).await),
+            Self::Link(client) => as_over_http(client.call(request).await),
             Self::Http(http) => over_http(http, request),
         }
+    }
+
+    /// A whole put: reserve, write, commit.
+    async fn put(&self, put_id: PutId, key: &str, bytes: &[u8], node: NodeId) -> Value {
+        match self {
+            Self::Link(client) => {
+                let put = client.reserve_one(put_id, key, bytes.len() as u64, Some(node)).await;
+                put.write(0, bytes).await.expect("the bytes can be written");
+            }
+            Self::Http(http) => {
+                over_http(http, &reserve(put_id, &[(key, bytes.len() as u64)], Some(node)));
+                http.put(&format!("/v1/puts/{put_id}/{key}"), bytes).expect(200);
+            }
+        }
+        self.call(&commit(put_id, key, node, bytes)).await
     }
 }
 
@@ -33,15 +49,34 @@ fn json<T: serde::Serialize>(value: &T) -> Value {
     serde_json::to_value(value).expect("a message has a JSON form")
 }
 
-/// What an answer says, without the name of its variant.
-fn payload_of(reply: &Reply) -> Value {
-    match json(reply) {
-        Value::Object(variants) => variants
-            .into_iter()
-            .next()
-            .map(|(_, payload)| payload)
-            .unwrap_or_default(),
-        other => other,
+/// An error as HTTP shows it: without the fields that say nothing.
+fn error(error: &ServiceError) -> Value {
+    let mut shown = json(error);
+    if let Value::Object(fields) = &mut shown {
+        fields.retain(|_, field| !field.is_null());
+    }
+    json!({ "error": shown })
+}
+
+fn items<T: serde::Serialize>(results: Vec<KeyResult<T>>) -> Value {
+    let item = |result: KeyResult<T>| result.map_or_else(|refused| error(&refused), |value| json!({ "ok": value }));
+    results.into_iter().map(item).collect()
+}
+
+/// A reply of the link in the form that HTTP gives it.
+fn as_over_http(reply: Reply) -> Value {
+    match reply {
+        Reply::Reserve(reply) => json!({ "nodes": reply.nodes, "items": items(reply.items) }),
+        Reply::Locate(reply) => json!({ "nodes": reply.nodes, "items": items(reply.items) }),
+        Reply::Commit(results) => json!({ "items": items(results) }),
+        Reply::Abort(results) | Reply::Remove(results) => json!({ "items": items(results) }),
+        Reply::Exists(ExistsReply::Each(results)) => json!({ "items": items(results) }),
+        Reply::Exists(ExistsReply::LeadingRun(hits)) => json!({ "leading_run": hits }),
+        Reply::List(reply) => json(&reply),
+        Reply::Nodes(reply) => json(&reply),
+        Reply::Segments(reply) => json(&reply),
+        Reply::Failed(refused) => error(&refused),
+        Reply::Attach(_) | Reply::Token(_) | Reply::Member(_) => panic!("{reply:?} has no place in HTTP"),
     }
 }
 
@@ -54,16 +89,12 @@ fn over_http(http: &Http, request: &Request) -> Value {
         Request::Exists(request) => http.post("/v1/exists", &json(request)),
         Request::Remove(request) => http.post("/v1/remove", &json(request)),
         Request::List(request) => {
-            let after = request
-                .after
-                .as_deref()
-                .map(|after| format!("&after={}", Http::query_text(after)));
+            let after = request.after.as_deref();
+            let after = after
+                .map(|after| format!("&after={}", Http::query_text(after)))
+                .unwrap_or_default();
             let prefix = Http::query_text(&request.prefix);
-            http.get(&format!(
-                "/v1/objects?prefix={prefix}&limit={}{}",
-                request.limit,
-                after.unwrap_or_default()
-            ))
+            http.get(&format!("/v1/objects?prefix={prefix}&limit={}{after}", request.limit))
         }
         Request::Nodes => http.get("/v1/nodes"),
         Request::Segments { node: Some(node) } => http.get(&format!("/v1/segments?node={node}")),
@@ -137,25 +168,25 @@ fn list(prefix: &str, after: Option<&str>, limit: u32) -> Request {
     })
 }
 
-/// Values that differ from run to run although the answers are the same: random keys, counters, and what heartbeats last told.
+/// Leaves out what only the link tells, and what differs from run to run although the answers are the same: counters, and what heartbeats
+/// last told.
 fn without_chance(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
+            fields.remove("write_key");
             for (name, field) in fields.iter_mut() {
                 let chance = [
-                    "write_key",
-                    "incarnation",
                     "generation",
                     "sealed_unix_ms",
                     "offset_bytes",
                     "slot",
+                    "space",
                     "put_id",
                 ];
-                if chance.contains(&name.as_str()) {
-                    *field = Value::from("…");
-                } else {
-                    *field = without_chance(field.take());
-                }
+                *field = match chance.contains(&name.as_str()) {
+                    true => Value::from("…"),
+                    false => without_chance(field.take()),
+                };
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| *item = without_chance(item.take())),
@@ -176,7 +207,7 @@ async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> 
         answer
     };
 
-    // Failures are not remembered, so both fronts can use one put id.
+    // Failures are not remembered, so both fronts can use one put id for them.
     let put_id = PutId::from_bytes([7; 16]);
     let first = step("reserve far", reserve(put_id, &[("a", 1000)], Some(far))).await;
     let again = step("reserve again", reserve(put_id, &[("a", 1000)], Some(far))).await;
@@ -207,8 +238,15 @@ async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> 
     step("locate a miss and a bad key", Request::Locate(keys(&["a", ""]))).await;
 
     for key in ["run/1", "run/2", "run/4"] {
-        cluster[2].http().put_object_on(key, &bytes, far);
+        said.push(("put", without_chance(front.put(new_put_id(), key, &bytes, far).await)));
     }
+    said.push((
+        "put again",
+        without_chance(front.put(new_put_id(), "run/1", &bytes, near).await),
+    ));
+    let mut step = async |what, request: Request| {
+        said.push((what, without_chance(front.call(&request).await)));
+    };
     step("locate", Request::Locate(keys(&["run/1", "run/3"]))).await;
     step(
         "exists each",

@@ -47,7 +47,7 @@ fn timed(call: impl FnOnce() -> Answer) -> (Answer, Duration) {
 fn assert_unavailable(reader: &Node, victim: &Node, index: usize, within: Duration) {
     let (answer, took) = timed(|| reader.http().get_object(&key(VICTIM, index)));
     let answer = answer.expect_error(503, "unavailable");
-    assert_eq!(answer.json()["node"], victim.id().to_string(), "{}", answer.json());
+    assert_eq!(answer.error()["node"], victim.id().to_string(), "{}", answer.json());
     assert!(took < within, "an answer took {took:?}");
 }
 
@@ -184,7 +184,7 @@ fn a_put_to_a_dead_node_is_unavailable_and_leaves_nothing() {
     cluster[2].kill9();
     let (answer, took) = timed(|| cluster[0].http().put(&path, &payload(1, 2 << 20)));
     let answer = answer.expect_error(503, "unavailable");
-    assert_eq!(answer.json()["node"], cluster[2].id().to_string());
+    assert_eq!(answer.error()["node"], cluster[2].id().to_string());
     assert!(took < FIRST_ANSWER, "{took:?}");
     assert_empty(&cluster);
     assert_eq!(cluster[0].http().put_object("nowhere", b"here")["outcome"], "stored");

@@ -124,7 +124,7 @@ fn an_http_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing() {
     let cluster = Cluster::start(2);
     let mut stream = cluster[0].http().connect();
     let head = format!(
-        "PUT /v1/objects/half?node={} HTTP/1.1\r\nHost: a\r\nContent-Length: 8388608\r\n\r\n",
+        "PUT /v1/objects/half?node={} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388608\r\n\r\n",
         cluster[1].id()
     );
     stream.write_all(head.as_bytes()).expect("the head can be sent");
