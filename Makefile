@@ -49,10 +49,10 @@ bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-placement ARGS=--quick
 
 bench-transfer: ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
-	$(CARGO) run --locked --release -p tenon-benches --bin transfer -- $(ARGS)
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_transfer -- $(ARGS)
 
 bench-placement: ## Allocate/free pairs per second and latencies per strategy, beside malloc/free
-	$(CARGO) run --locked --release -p tenon-benches --bin placement -- $(ARGS)
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_placement -- $(ARGS)
 
 deny: ## Licences and advisories of the dependencies (installs cargo-deny if it is missing, which takes minutes)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
