@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+pub mod cli;
 mod clock;
 mod commit;
 pub mod config;

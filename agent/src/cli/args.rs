@@ -1,0 +1,249 @@
+//! The command line of `tenon`.
+
+use super::exit::HELP;
+use super::limits::{LIST_ENTRIES_DEFAULT, REMOVE_KEYS_MAX, TIMEOUT_MS_MAX};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
+use tenon_protocol::name::Namespace;
+use tenon_transport::link::Endpoint;
+
+/// Put objects into the cluster's memory, get them back, and see where they lie.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "tenon", version, after_help = HELP)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What holds for every command.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Global {
+    /// The agent to talk to: unix:/path/to/socket, or address:port
+    #[arg(
+        long,
+        global = true,
+        value_name = "ENDPOINT",
+        default_value = "unix:/run/tenon/tenon.sock"
+    )]
+    pub(super) connect: Endpoint,
+    /// The file with the cluster's secret; not needed for the agent's unix socket
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) secret_file: Option<PathBuf>,
+    /// The cluster's name [default: whichever the agent at the unix socket belongs to, over TCP "tenon"]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(super) cluster: Option<String>,
+    /// The namespace of the keys
+    #[arg(long, global = true, value_name = "NAME", default_value = Namespace::DEFAULT)]
+    pub(super) namespace: String,
+    /// Give up after this long [default: 5 s, and 1 s more per 8 MiB]
+    #[arg(long, global = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=TIMEOUT_MS_MAX))]
+    pub(super) timeout_ms: Option<u64>,
+    /// Print one JSON document, also for errors
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(super) enum Command {
+    /// Put a file; a key that has an object already keeps it
+    Put(Put),
+    /// Get an object
+    Get(Get),
+    /// List keys
+    Ls(Ls),
+    /// Remove objects
+    Rm(Rm),
+    /// Show what is known of an object and where it lies
+    Stat {
+        /// Its key
+        key: String,
+    },
+    /// Show the members of the cluster
+    Nodes,
+    /// Show the memory segments
+    Segments {
+        /// Of this node only
+        #[arg(long, value_name = "ID")]
+        node: Option<NodeId>,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Put {
+    /// The object's key
+    pub(super) key: String,
+    /// The file, or - for standard input, which is held in memory (at most 8 GiB)
+    pub(super) file: PathBuf,
+    /// Place it on this node
+    #[arg(long, value_name = "ID")]
+    pub(super) node: Option<NodeId>,
+    /// The reservation ends this long after the last byte arrived [default: the holder's]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=i64::from(RESERVATION_TTL_MS_MAX)))]
+    pub(super) ttl_ms: Option<u32>,
+    /// Opaque bytes to store with it, in hexadecimal digits
+    #[arg(long, value_name = "HEX")]
+    pub(super) fingerprint: Option<Fingerprint>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Get {
+    /// The object's key
+    pub(super) key: String,
+    /// The file to write, which appears when all is verified; - for standard output, which gets each piece as it is verified
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(super) output: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Ls {
+    /// Only keys that begin with this
+    #[arg(default_value = "")]
+    pub(super) prefix: String,
+    /// Only keys after this one
+    #[arg(long, value_name = "KEY")]
+    pub(super) after: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = LIST_ENTRIES_DEFAULT, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) limit: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Rm {
+    /// The objects' keys
+    #[arg(required = true, num_args = 1..=REMOVE_KEYS_MAX, value_name = "KEY")]
+    pub(super) keys: Vec<String>,
+}
+
+/// Bytes from hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fingerprint(pub(super) Vec<u8>);
+
+impl std::str::FromStr for Fingerprint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || format!("expected 1 to {FINGERPRINT_LEN_BYTES_MAX} bytes as pairs of hexadecimal digits");
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if pairs.is_empty() || pairs.len() > FINGERPRINT_LEN_BYTES_MAX || !rest.is_empty() {
+            return Err(refused());
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
+        pairs
+            .iter()
+            .map(byte)
+            .collect::<Option<_>>()
+            .map(Self)
+            .ok_or_else(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(["tenon"].iter().chain(arguments))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_stand_before_or_after_the_command() {
+        for arguments in [
+            &["--json", "--connect", "127.0.0.1:1", "nodes"][..],
+            &["nodes", "--json", "--connect", "127.0.0.1:1"],
+        ] {
+            let global = parse(arguments).unwrap().global;
+            assert!(global.json);
+            assert_eq!(global.connect.to_string(), "127.0.0.1:1");
+        }
+        let global = parse(&["nodes"]).unwrap().global;
+        assert_eq!(
+            (global.connect.to_string().as_str(), global.namespace.as_str()),
+            ("unix:/run/tenon/tenon.sock", "default")
+        );
+    }
+
+    #[test]
+    fn a_put_takes_a_dash_for_standard_input_and_its_options() {
+        let node = "0123456789abcdef0123456789abcdef";
+        let put = [
+            "put",
+            "--node",
+            node,
+            "--ttl-ms",
+            "5",
+            "--fingerprint",
+            "00fF",
+            "k",
+            "-",
+        ];
+        let Command::Put(put) = parse(&put).unwrap().command else {
+            panic!("a put")
+        };
+        assert_eq!(
+            (put.key.as_str(), put.file.as_os_str().as_encoded_bytes()),
+            ("k", b"-".as_slice())
+        );
+        assert_eq!(put.node.unwrap().to_string(), node);
+        assert_eq!(
+            (put.ttl_ms, put.fingerprint),
+            (Some(5), Some(Fingerprint(vec![0, 0xff])))
+        );
+    }
+
+    #[test]
+    fn keys_may_look_like_flags_after_two_dashes() {
+        let Command::Rm(rm) = parse(&["rm", "--", "-k", "--json"]).unwrap().command else {
+            panic!("an rm")
+        };
+        assert_eq!(rm.keys, ["-k", "--json"]);
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for arguments in [
+            &[][..],
+            &["put", "k"],
+            &["rm"],
+            &["got", "k"],
+            &["--connect", "nowhere", "nodes"],
+            &["--timeout-ms", "0", "nodes"],
+            &["put", "--node", "12", "k", "f"],
+            &["put", "--ttl-ms", "600001", "k", "f"],
+            &["put", "--fingerprint", "abc", "k", "f"],
+            &["put", "--fingerprint", "", "k", "f"],
+            &["put", "--fingerprint", "+1", "k", "f"],
+            &["ls", "--limit", "0"],
+        ] {
+            assert_eq!(parse(arguments).unwrap_err().exit_code(), 2, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn help_explains_exit_codes_and_names_every_command() {
+        let help = Arguments::command().render_help().to_string();
+        for word in [
+            "put",
+            "get",
+            "ls",
+            "rm",
+            "stat",
+            "nodes",
+            "segments",
+            "Exit codes:",
+            "--json",
+        ] {
+            assert!(help.contains(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Every bound of the command line, with its reason. Units are in the names.
+
+use tenon_protocol::limits::PIECE_BYTES;
+
+/// Most bytes that a put from a pipe holds in memory: a pipe's length is known only at its end, and a put must say its length at its
+/// beginning.
+pub(super) const PIPE_LEN_BYTES_MAX: u64 = 8 << 30;
+/// Files are read in chunks of this many bytes: whole pieces, which are sent without another copy.
+pub(super) const READ_CHUNK_BYTES: usize = 1 << 20;
+/// Chunks that are read ahead of the sending.
+pub(super) const READ_AHEAD_CHUNKS: usize = 8;
+/// Transfers of at least so many bytes show a progress bar at a terminal; shorter ones end before it could be read.
+pub(super) const PROGRESS_LEN_BYTES_MIN: u64 = 64 << 20;
+/// Most keys that one listing prints, unless told otherwise.
+pub(super) const LIST_ENTRIES_DEFAULT: u64 = 100_000;
+/// Longest `--timeout-ms`: a day.
+pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
+/// Most keys of one `rm`: what one message to the agent holds.
+pub(super) const REMOVE_KEYS_MAX: usize = tenon_protocol::limits::BATCH_KEYS_MAX;
+
+// Chunks of a file, read from its start, are the object's pieces.
+const _: () = assert!(READ_CHUNK_BYTES as u64 == PIECE_BYTES);

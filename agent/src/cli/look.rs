@@ -1,0 +1,135 @@
+//! The commands that move no objects: `ls`, `rm`, `stat`, `nodes` and `segments`.
+
+use super::args::{Ls, Rm};
+use super::failure::Failure;
+use super::report::Report;
+use super::session::Session;
+use super::text;
+use serde_json::{Value, json};
+use tenon_client::ObjectInfo;
+use tenon_protocol::error::ServiceError;
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::limits::LIST_ENTRIES_MAX;
+use tenon_protocol::message::ListEntry;
+
+/// Lists keys, page by page.
+pub(super) async fn ls(session: &Session, ls: Ls) -> Result<Report, Failure> {
+    let namespace = session.namespace()?;
+    let client = session.connect().await?;
+    let mut entries: Vec<ListEntry> = Vec::new();
+    let (mut after, mut missing) = (ls.after, Vec::new());
+    let more = loop {
+        let wanted = ls.limit - entries.len() as u64;
+        let limit = u32::try_from(wanted).unwrap_or(LIST_ENTRIES_MAX).min(LIST_ENTRIES_MAX);
+        let page = client
+            .list(&namespace, &ls.prefix, after, limit, session.deadline(0))
+            .await?;
+        missing.extend(
+            page.missing
+                .into_iter()
+                .filter(|node| !missing.contains(node))
+                .collect::<Vec<_>>(),
+        );
+        let is_empty = page.entries.is_empty();
+        entries.extend(page.entries);
+        after = entries.last().map(|entry| entry.key.clone());
+        if !page.more || is_empty || entries.len() as u64 >= ls.limit {
+            break page.more;
+        }
+    };
+    Ok(Report {
+        text: text::entries(&entries),
+        json: json!({ "entries": entries, "more": more, "complete": missing.is_empty(), "missing": missing }),
+        failures: not_answering(&missing, "what it holds is not listed"),
+        remark: more.then(|| {
+            format!(
+                "there are more; {} are shown: --limit shows more, --after goes on",
+                entries.len()
+            )
+        }),
+    })
+}
+
+fn not_answering(nodes: &[NodeId], what: &str) -> Vec<Failure> {
+    nodes
+        .iter()
+        .map(|&node| ServiceError::unavailable(node, what).into())
+        .collect()
+}
+
+/// Removes objects.
+pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
+    let namespace = session.namespace()?;
+    let client = session.connect().await?;
+    let removed = client.remove(&namespace, rm.keys.clone(), session.deadline(0)).await;
+    let mut report = Report::default();
+    let mut results = Vec::new();
+    for (key, result) in rm.keys.into_iter().zip(removed) {
+        match result {
+            Ok(true) => {
+                report.text.push_str(&format!("removed {key:?}\n"));
+                results.push(json!({ "key": key, "removed": true }));
+            }
+            Ok(false) => {
+                report.failures.push(Failure::miss(namespace.as_str(), &key));
+                results.push(json!({ "key": key, "removed": false }));
+            }
+            Err(error) => {
+                let failure = Failure::from(error).while_doing(format_args!("cannot remove {key:?}"));
+                results.push(json!({ "key": key, "error": failure.json() }));
+                report.failures.push(failure);
+            }
+        }
+    }
+    report.json = json!({ "results": results });
+    Ok(report)
+}
+
+/// Shows what is known of one object.
+pub(super) async fn stat(session: &Session, key: &str) -> Result<Report, Failure> {
+    let name = session.name(key)?;
+    let client = session.connect().await?;
+    let found = client.stat(&name, session.deadline(0)).await;
+    let found = found.map_err(|error| Failure::from(error).while_doing(format_args!("cannot read {key:?}")))?;
+    let info = found.ok_or_else(|| Failure::miss(name.namespace().as_str(), key))?;
+    Ok(Report {
+        text: text::object(&info),
+        json: object(&info),
+        ..Report::default()
+    })
+}
+
+fn object(info: &ObjectInfo) -> Value {
+    json!({
+        "key": info.name.key(),
+        "namespace": info.name.namespace().as_str(),
+        "len_bytes": info.len_bytes,
+        "version": info.version,
+        "sealed_unix_ms": info.sealed_unix_ms,
+        "sealed": text::utc(info.sealed_unix_ms),
+        "checksum": format!("{:#018x}", info.checksums.whole),
+        "fingerprint": text::hex(&info.fingerprint),
+        "replicas": info.replicas,
+    })
+}
+
+/// Shows the members of the view.
+pub(super) async fn nodes(session: &Session) -> Result<Report, Failure> {
+    let reply = session.connect().await?.nodes(session.deadline(0)).await?;
+    Ok(Report {
+        text: text::nodes(&reply),
+        json: json!(reply),
+        ..Report::default()
+    })
+}
+
+/// Shows segments.
+pub(super) async fn segments(session: &Session, node: Option<NodeId>) -> Result<Report, Failure> {
+    let reply = session.connect().await?.segments(node, session.deadline(0)).await?;
+    Ok(Report {
+        text: text::segments(&reply),
+        json: json!(reply),
+        failures: not_answering(&reply.missing, "its segments are not shown"),
+        ..Report::default()
+    })
+}

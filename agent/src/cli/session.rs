@@ -1,0 +1,76 @@
+//! What all commands of one call share: the agent, the namespace, and how much time there is.
+
+use super::args::Global;
+use super::failure::Failure;
+use super::progress;
+use crate::config::Secret;
+use std::time::Duration;
+use tenon_client::{Client, ConnectOptions, default_deadline};
+use tenon_protocol::error::ErrorCode;
+use tenon_protocol::ids::ClusterId;
+use tenon_protocol::name::{NameError, Namespace, ObjectName};
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct Session {
+    global: Global,
+    own_deadline: Option<Instant>,
+}
+
+impl Session {
+    /// The clock of `--timeout-ms` starts here.
+    pub(super) fn new(global: Global) -> Self {
+        let own_deadline = global
+            .timeout_ms
+            .map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
+        Self { global, own_deadline }
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.global.json
+    }
+
+    /// Whether somebody would see a progress bar.
+    pub(super) fn somebody_looks(&self) -> bool {
+        !self.global.json && progress::stderr_is_terminal()
+    }
+
+    /// Whether the user said how long all may take.
+    pub(super) fn has_own_deadline(&self) -> bool {
+        self.own_deadline.is_some()
+    }
+
+    /// The user's deadline, or the default for so many bytes from now.
+    pub(super) fn deadline(&self, len_bytes: u64) -> Instant {
+        self.own_deadline.unwrap_or_else(|| default_deadline(len_bytes))
+    }
+
+    pub(super) fn namespace(&self) -> Result<Namespace, Failure> {
+        Namespace::new(&self.global.namespace).map_err(invalid)
+    }
+
+    pub(super) fn name(&self, key: &str) -> Result<ObjectName, Failure> {
+        ObjectName::new(&self.namespace()?, key).map_err(invalid)
+    }
+
+    pub(super) async fn connect(&self) -> Result<Client, Failure> {
+        let endpoint = &self.global.connect;
+        let secret = match &self.global.secret_file {
+            Some(path) => {
+                Some(Secret::read(path).map_err(|error| Failure::new(ErrorCode::InvalidArgument, error.to_string()))?)
+            }
+            None => None,
+        };
+        let options = ConnectOptions {
+            cluster: self.global.cluster.as_deref().map(ClusterId::of_name),
+            secret: secret.map(|secret| secret.expose().to_vec()),
+            ..ConnectOptions::new(endpoint.clone())
+        };
+        let connected = Client::connect(options, self.deadline(0)).await;
+        connected.map_err(|error| Failure::connecting(error, endpoint))
+    }
+}
+
+fn invalid(error: NameError) -> Failure {
+    Failure::new(ErrorCode::InvalidName, error.to_string())
+}

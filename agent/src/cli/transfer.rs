@@ -1,0 +1,133 @@
+//! `tenon put` and `tenon get`.
+
+use super::args::{Get, Put};
+use super::failure::Failure;
+use super::progress;
+use super::report::Report;
+use super::session::Session;
+use super::source::Source;
+use super::target::Target;
+use super::text;
+use serde_json::json;
+use std::time::Instant;
+use tenon_client::{PutOptions, default_deadline};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::{Committed, PutOutcome};
+
+/// Puts a file or standard input.
+pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> {
+    let name = session.name(&put.key)?;
+    let mut source = Source::open(&put.file).await?;
+    let len_bytes = source.len_bytes;
+    let options = PutOptions {
+        node: put.node,
+        ttl_ms: put.ttl_ms,
+        fingerprint: put.fingerprint.map(|fingerprint| fingerprint.0).unwrap_or_default(),
+        ..PutOptions::default()
+    };
+    let client = session.connect().await?;
+    let doing = |failure: Failure| failure.while_doing(format_args!("cannot put {:?}", put.key));
+    let started = Instant::now();
+    let deadline = session.deadline(len_bytes);
+    let stream = client.put_stream(&name, len_bytes, &options, deadline).await;
+    let mut stream = stream.map_err(|error| doing(error.into()))?;
+    let holders = stream.holders();
+    let bar = progress::bar(len_bytes, session.somebody_looks());
+    while let Some(bytes) = source.next().await? {
+        if !session.has_own_deadline() {
+            // However slow the disk is, each piece gets its time.
+            stream.set_deadline(default_deadline(len_bytes - stream.written_bytes()));
+        }
+        let written = bytes.len() as u64;
+        stream.write(bytes).await.map_err(|error| doing(error.into()))?;
+        bar.inc(written);
+    }
+    let committed = stream.finish().await.map_err(|error| doing(error.into()))?;
+    bar.finish_and_clear();
+    let took = started.elapsed();
+    let Committed {
+        outcome,
+        version,
+        degraded,
+    } = committed;
+    let stored = match outcome {
+        PutOutcome::Stored => "stored",
+        PutOutcome::AlreadyExists => "already there, kept:",
+    };
+    Ok(Report {
+        text: format!("{stored} {:?}, {len_bytes} bytes, version {version}\n", put.key),
+        json: json!({
+            "key": put.key,
+            "namespace": name.namespace().as_str(),
+            "len_bytes": len_bytes,
+            "outcome": outcome,
+            "version": version,
+            "degraded": degraded,
+            "holders": holders,
+            "seconds": took.as_secs_f64(),
+            "bytes_per_s": text::bytes_per_s(len_bytes, took),
+        }),
+        remark: Some(text::throughput(len_bytes, took)),
+        ..Report::default()
+    })
+}
+
+/// Gets an object into a file or to standard output.
+pub(super) async fn get(session: &Session, get: Get) -> Result<Report, Failure> {
+    if session.is_json() && get.output.as_os_str() == "-" {
+        return Err(Failure::usage(
+            "--json and the object cannot both go to standard output: name a file with -o FILE",
+        ));
+    }
+    let name = session.name(&get.key)?;
+    let client = session.connect().await?;
+    let doing = |failure: Failure| failure.while_doing(format_args!("cannot get {:?}", get.key));
+    let started = Instant::now();
+    let opened = client
+        .open(&name, session.deadline(0))
+        .await
+        .map_err(|error| doing(error.into()))?;
+    let mut reader = opened.ok_or_else(|| Failure::miss(name.namespace().as_str(), &get.key))?;
+    let len_bytes = reader.info().len_bytes;
+    let target = Target::open(&get.output)?;
+    let bar = progress::bar(len_bytes, session.somebody_looks());
+    for piece in 0..reader.pieces() {
+        let bytes = match reader.read_piece(piece, session.deadline(PIECE_BYTES)).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let failure = doing(error.into());
+                let written = piece * PIECE_BYTES;
+                return Err(match target.is_stream() && piece > 0 {
+                    true => failure.while_doing(format_args!("the output ends after {written} of {len_bytes} bytes")),
+                    false => failure,
+                });
+            }
+        };
+        let written = bytes.len() as u64;
+        target.write(bytes).await?;
+        bar.inc(written);
+    }
+    let is_stream = target.is_stream();
+    target.keep()?;
+    bar.finish_and_clear();
+    let took = started.elapsed();
+    let version = reader.info().version;
+    Ok(Report {
+        text: match is_stream {
+            true => String::new(),
+            false => format!("got {:?}, {len_bytes} bytes, version {version}\n", get.key),
+        },
+        json: json!({
+            "key": get.key,
+            "namespace": name.namespace().as_str(),
+            "len_bytes": len_bytes,
+            "version": version,
+            "checksum": format!("{:#018x}", reader.info().checksums.whole),
+            "output": get.output,
+            "seconds": took.as_secs_f64(),
+            "bytes_per_s": text::bytes_per_s(len_bytes, took),
+        }),
+        remark: Some(text::throughput(len_bytes, took)),
+        ..Report::default()
+    })
+}
