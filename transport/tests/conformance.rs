@@ -1,5 +1,7 @@
 //! Every engine of this crate passes the same suite.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Each way in which a handshake may fail has a name, on both sides.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Calls over a link: in any number and order, bounded in time, size and number.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
 mod support;
 
 use std::sync::Arc;

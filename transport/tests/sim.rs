@@ -1,5 +1,7 @@
 //! Each fault of the simulated network shows as what the contract says, and comes back with its seed.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
 mod support;
 
 use std::sync::Arc;

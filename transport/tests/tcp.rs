@@ -1,5 +1,7 @@
 //! What the tcp engine does when the network or the peer misbehaves.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
 mod support;
 
 use std::sync::Arc;
