@@ -1,7 +1,7 @@
 //! Writing the bytes of many objects to their holders: each holder gets few submissions, several under way at once, and each piece's checksum is
 //! computed right before it is sent.
 
-use crate::client::Core;
+use crate::client::{Client, Core};
 use crate::error::ClientError;
 use crate::holders::HolderAccess;
 use crate::limits::{PIECE_WRITES_MAX, PUT_SUBMIT_BYTES_MAX, PUT_SUBMITS_IN_FLIGHT_MAX, SUBMIT_TRANSFERS_MAX};
@@ -152,6 +152,30 @@ impl Core {
             self.holders.discard(access);
         }
         results
+    }
+}
+
+impl Client {
+    /// Writes one piece of an object whose room was reserved by a call of the caller's own, and who will commit it: for agents that put on behalf of
+    /// programs without this library. `write_key` is what the reservation names for `holder`.
+    pub async fn write_piece(
+        &self,
+        holder: &NodeRef,
+        write_key: RemoteKey,
+        piece: u64,
+        slice: Slice,
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        let access = self.core.open_for_writing(holder, deadline).await?;
+        let sum = slice.crc64();
+        let write = PieceWrite {
+            write_key,
+            piece,
+            slice,
+            sum,
+        };
+        let mut written = self.core.write_pieces(&access, vec![write], deadline).await;
+        written.pop().unwrap_or_else(|| Err(ClientError::protocol("a write without a result")))
     }
 }
 

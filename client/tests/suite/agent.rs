@@ -1,6 +1,6 @@
 //! A control service in this process, over any number of fake nodes, that can be told to misbehave.
 
-use crate::node::{CLUSTER, FakeNode};
+use crate::node::{CLUSTER, FakeNode, SESSION};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, NodeId, PutId, Version};
 use tenon_protocol::message::*;
 use tenon_protocol::name::{Namespace, ObjectName};
-use tenon_transport::Connection;
+use tenon_transport::{Connection, SessionId};
 use tokio::time::Instant;
 
 /// What is done with one call.
@@ -52,6 +52,8 @@ pub struct FakeAgent {
     fates: Mutex<Fates>,
     calls: Mutex<Vec<Request>>,
     epoch: AtomicU64,
+    /// Whose lanes may write.
+    pub session: Mutex<SessionId>,
     wrap: Mutex<Wrap>,
     open: Mutex<HashMap<NodeId, Arc<HolderAccess>>>,
     pub unreachable: Mutex<HashSet<NodeId>>,
@@ -91,6 +93,7 @@ impl FakeAgent {
             fates: Mutex::new(Box::new(|_| Fate::Served)),
             calls: Mutex::default(),
             epoch: AtomicU64::new(1),
+            session: Mutex::new(SESSION),
             wrap: Mutex::new(Box::new(|connection| connection)),
             open: Mutex::default(),
             unreachable: Mutex::default(),
@@ -174,7 +177,7 @@ impl FakeAgent {
         })
     }
 
-    fn serve(&self, request: Request) -> Reply {
+    pub fn serve(&self, request: Request) -> Reply {
         match request {
             Request::Reserve(request) => self.reserve(&request),
             Request::Commit(request) => {
@@ -229,7 +232,7 @@ impl FakeAgent {
                     holder: node.id,
                     segment: tenon_protocol::ids::SegmentId(1),
                     offset_bytes,
-                    write_key: node.grant(offset_bytes, item.len_bytes).0,
+                    write_key: node.grant(offset_bytes, item.len_bytes, *self.session.lock()).0,
                     ttl_ms: 30_000,
                 });
             }

@@ -351,7 +351,7 @@ async fn grants_that_were_taken_back_are_asked_for_anew() {
 async fn what_a_restarted_holder_held_is_a_miss() {
     let agent = FakeAgent::new(1, 1, 1 << 20);
     let mut located = agent.store("k", &payload(100, 1));
-    located.replicas[0].incarnation = Incarnation(agent.nodes[0].incarnation.0 - 1);
+    located.replicas[0].incarnation = Incarnation(agent.nodes[0].incarnation().0 - 1);
     agent.index("k", located);
     assert_eq!(get_into(&agent, "k", &blank(100)).await, Ok(GetOutcome::Miss));
 }

@@ -9,6 +9,8 @@ mod get_faults;
 mod node;
 mod put;
 mod put_faults;
+mod remote;
+mod served;
 mod stream;
 mod support;
 mod wire;

@@ -51,7 +51,9 @@ impl Guard for Stamps {
 
 pub struct FakeNode {
     pub id: NodeId,
-    pub incarnation: Incarnation,
+    /// Where it is served, if it is.
+    pub endpoint: Mutex<String>,
+    incarnation: AtomicU64,
     pub exports: Arc<Exports>,
     segment: Arc<Memory>,
     table: Arc<Memory>,
@@ -81,7 +83,8 @@ impl FakeNode {
         let keys = Mutex::new(export(&exports, &segment, &table, &regions));
         Arc::new(Self {
             id: NodeId::from_bytes([number; 16]),
-            incarnation: Incarnation(1_000),
+            endpoint: Mutex::new("127.0.0.1:1".into()),
+            incarnation: AtomicU64::new(1_000),
             exports,
             segment,
             table,
@@ -94,18 +97,29 @@ impl FakeNode {
         })
     }
 
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Relaxed))
+    }
+
+    /// A new life: nothing is there any more, and no old grant is good.
+    pub fn restart(&self) {
+        self.incarnation.fetch_add(1, Ordering::Relaxed);
+        self.regions.lock().clear();
+        self.change_keys();
+    }
+
     pub fn node_ref(&self) -> NodeRef {
         NodeRef {
             node: self.id,
-            incarnation: self.incarnation,
-            endpoint: "127.0.0.1:1".into(),
+            incarnation: self.incarnation(),
+            endpoint: self.endpoint.lock().clone(),
         }
     }
 
     pub fn attach(&self) -> AttachReply {
         let (data_key, table_key) = *self.keys.lock();
         AttachReply {
-            incarnation: self.incarnation,
+            incarnation: self.incarnation(),
             segments: vec![AttachedSegment {
                 segment: SEGMENT,
                 segment_bytes: self.segment.len_bytes(),
@@ -143,12 +157,12 @@ impl FakeNode {
     }
 
     /// Grants writing to reserved room.
-    pub fn grant(&self, offset_bytes: u64, len_bytes: u64) -> RemoteKey {
+    pub fn grant(&self, offset_bytes: u64, len_bytes: u64, session: SessionId) -> RemoteKey {
         let memory = self.segment.slice(offset_bytes..offset_bytes + len_bytes).unwrap();
         let export = Export {
             memory,
             rights: Rights::Write,
-            scope: Scope::Session(SESSION),
+            scope: Scope::Session(session),
             guard: Arc::new(Unguarded),
         };
         self.exports.add(export).unwrap()
@@ -166,7 +180,7 @@ impl FakeNode {
         let slot = self.next_slot.fetch_add(1, Ordering::Relaxed);
         Replica {
             holder: self.id,
-            incarnation: self.incarnation,
+            incarnation: self.incarnation(),
             segment: SEGMENT,
             offset_bytes,
             slot: Slot(u32::try_from(slot).unwrap()),
