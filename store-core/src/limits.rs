@@ -36,6 +36,12 @@ pub const SCANNED_POSITIONS_MAX: usize = 200;
 /// Largest pool in which no hint is read: the chargeable budget already reaches every entry.
 pub const HINTLESS_ENTRIES_MAX: usize = CHARGEABLE_POSITIONS_MAX;
 
+/// A sample is large if it has at least one of so many entries of the pool: `retry_control` then scans only the others.
+pub const LARGE_SAMPLE_DIVISOR: usize = 4;
+
+/// Weight that `fragmentation_aware` gives to the share of the free space that lies in one region; the rest goes to the free ratio.
+pub const CONTIGUITY_WEIGHT: f64 = 0.70;
+
 // Credits extend a scan; they can't if the scan budget ends first.
 const _: () = assert!(SCANNED_POSITIONS_MAX > CHARGEABLE_POSITIONS_MAX);
 
@@ -75,11 +81,17 @@ pub const DIRECTORY_KEYS_MAX: usize = 1 << 26;
 /// Most requests that one home has not answered yet, those that wait for a decision included.
 pub const DIRECTORY_REQUESTS_MAX: usize = 1 << 16;
 
+/// Most proposals and removals that wait for what is under way on one key.
+pub const WAITING_PER_KEY_MAX: usize = 256;
+
 /// How long a home waits for its partner or a holder before it goes on as if they were unreachable.
 pub const DIRECTORY_QUESTION_MS: u64 = 2_000;
 
 /// How long an accepted object may stay unsealed before the home asks its holder.
 pub const PENDING_CHECK_MS: u64 = 10_000;
+
+/// The same, once another put waits for it.
+pub const CONTESTED_CHECK_MS: u64 = 1_000;
 
 /// How long a tombstone is kept.
 pub const TOMBSTONE_LIFE_MS: u64 = 3_600_000;

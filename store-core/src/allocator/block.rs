@@ -17,7 +17,13 @@ impl Slot {
         self == Self::NONE
     }
 
-    fn index(self) -> usize {
+    /// The slot at this place, as [`Blocks::push`] made it. Panics beyond 2^32 places.
+    pub(super) fn at(index: usize) -> Self {
+        Self(u32::try_from(index).expect("a place in the arena"))
+    }
+
+    /// The place in the arena.
+    pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -38,7 +44,7 @@ pub(super) enum State {
 pub(super) struct Block {
     /// First unit of the block.
     pub(super) offset: u64,
-    /// Units in the block, never zero.
+    /// Units in the block; none only before a new block gets its own.
     pub(super) units: u64,
     /// The block that ends where this one starts.
     pub(super) below: Slot,
@@ -64,22 +70,42 @@ pub(super) struct Blocks {
 impl Blocks {
     /// One free block of `units` units that is not yet in any index.
     pub(super) fn new(units: u64, slots_max: u32) -> Self {
-        let first = Block {
-            offset: 0,
+        let mut blocks = Self::none(slots_max);
+        let first = blocks.push(0, units);
+        blocks[first].state = State::Free;
+        blocks
+    }
+
+    /// No block at all.
+    pub(super) fn none(slots_max: u32) -> Self {
+        Self {
+            blocks: Vec::new(),
+            spare: Slot::NONE,
+            slots_max,
+        }
+    }
+
+    /// Adds an allocated block of `units` units without neighbours, in the slot after the last one. Panics if there is no room.
+    pub(super) fn push(&mut self, offset: u64, units: u64) -> Slot {
+        assert!(
+            self.blocks.len() < self.slots_max as usize,
+            "more than {} blocks",
+            self.slots_max
+        );
+        #[expect(clippy::cast_possible_truncation, reason = "slots_max is a u32")]
+        let slot = self.blocks.len() as u32;
+        self.blocks.push(Block {
+            offset,
             units,
             below: Slot::NONE,
             above: Slot::NONE,
             left: Slot::NONE,
             right: Slot::NONE,
             parent: Slot::NONE,
-            priority: scramble(0),
-            state: State::Free,
-        };
-        Self {
-            blocks: vec![first],
-            spare: Slot::NONE,
-            slots_max,
-        }
+            priority: scramble(slot),
+            state: State::Allocated,
+        });
+        Slot(slot)
     }
 
     /// The block in `slot`, or nothing if there is no such slot.
@@ -100,6 +126,19 @@ impl Blocks {
     /// Number of slots ever used, spare ones included.
     pub(super) fn slots(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Bytes of memory that all slots take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&self.blocks[..])
+    }
+
+    /// All slots ever used, spare ones included.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Slot, &Block)> {
+        self.blocks
+            .iter()
+            .enumerate()
+            .map(|(index, block)| (Slot::at(index), block))
     }
 
     /// Number of spare slots, counted one by one.
@@ -169,15 +208,7 @@ impl Blocks {
 
     fn take_slot(&mut self) -> Slot {
         if self.spare.is_none() {
-            assert!(self.has_room(), "more than {} blocks", self.slots_max);
-            #[expect(clippy::cast_possible_truncation, reason = "slots_max is a u32")]
-            let slot = self.blocks.len() as u32;
-            let block = Block {
-                priority: scramble(slot),
-                ..self.blocks[0]
-            };
-            self.blocks.push(block);
-            return Slot(slot);
+            return self.push(0, 0);
         }
         let slot = self.spare;
         assert_eq!(self[slot].state, State::Spare, "corrupt list of spare slots");

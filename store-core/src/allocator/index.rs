@@ -1,6 +1,6 @@
 //! The free index: which free block serves a request.
 
-use super::block::{Blocks, Slot, State};
+use super::block::{Block, Blocks, Slot, State};
 use super::class::{ClassBitmap, ClassRule};
 use super::{Classes, list, tree};
 use crate::limits::{CLASS_MANTISSA_BITS, PEER_CLASS_MANTISSA_BITS};
@@ -107,6 +107,24 @@ impl FreeIndex {
         }
     }
 
+    /// The next larger block, the next higher among equals, or [`Slot::NONE`]. Only with [`Classes::Tight`].
+    pub(super) fn next(&self, blocks: &Blocks, slot: Slot) -> Slot {
+        assert_eq!(self.classes, Classes::Tight, "a list has no order of sizes");
+        let next = tree::next(blocks, slot);
+        if !next.is_none() {
+            return next;
+        }
+        match self.occupied.first_at_least(self.rule.floor(blocks[slot].units).next()) {
+            Some(class) => tree::first_at_least(blocks, self.heads[class.index()], 0),
+            None => Slot::NONE,
+        }
+    }
+
+    /// Bytes of memory that the index takes whatever is in it.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&self.heads[..])
+    }
+
     /// The size of the largest free block: O(log n) with [`Classes::Tight`], O(size of a class) with [`Classes::Peer`].
     pub(super) fn largest_units(&self, blocks: &Blocks) -> u64 {
         let Some(class) = self.occupied.last() else {
@@ -149,10 +167,12 @@ impl FreeIndex {
 
     /// Checks that the index holds exactly the free blocks, each in its class. Panics if it is corrupt.
     pub(super) fn check(&self, blocks: &Blocks) {
-        let free_blocks = blocks
-            .in_address_order()
-            .filter(|(_, block)| block.state == State::Free)
-            .count();
+        self.check_members(blocks, |_, block| block.state == State::Free);
+    }
+
+    /// Checks that the index holds exactly the wanted blocks, each in its class. Panics if it is corrupt.
+    pub(super) fn check_members(&self, blocks: &Blocks, is_member: impl Fn(Slot, &Block) -> bool) {
+        let members = blocks.all().filter(|&(slot, block)| is_member(slot, block)).count();
         let mut indexed = 0;
         let mut class = self.rule.floor(0);
         for &head in &self.heads {
@@ -161,14 +181,14 @@ impl FreeIndex {
                 !head.is_none(),
                 "bitmap wrong for {class:?}"
             );
-            let members = || list::iter(blocks, head);
+            let listed = || list::iter(blocks, head);
             indexed += match self.classes {
                 Classes::Tight => tree::check(blocks, head),
-                Classes::Peer => members().count(),
+                Classes::Peer => listed().count(),
             };
             if self.classes == Classes::Peer {
                 assert!(
-                    members().all(|slot| self.rule.floor(blocks[slot].units) == class),
+                    listed().all(|slot| self.rule.floor(blocks[slot].units) == class),
                     "strangers in {class:?}"
                 );
             } else if !head.is_none() {
@@ -182,7 +202,7 @@ impl FreeIndex {
             class = class.next();
         }
         assert_eq!(
-            indexed, free_blocks,
+            indexed, members,
             "the index and the chain disagree on the number of free blocks"
         );
     }

@@ -14,6 +14,7 @@ mod class;
 mod hint;
 mod index;
 mod list;
+mod order;
 mod tree;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::limits::{ALIGNMENT_BYTES_MIN, BLOCKS_MAX, PEER_CLASSES};
 use crate::names::{self, UnknownName};
 
 pub use self::hint::FitHint;
+pub(crate) use self::order::SizeOrder;
 
 /// How sizes are rounded and which free region serves a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

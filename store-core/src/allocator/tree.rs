@@ -143,6 +143,19 @@ pub(super) fn first_at_least(blocks: &Blocks, root: Slot, units: u64) -> Slot {
     best
 }
 
+/// The next larger block of the tree that holds `slot`, or [`Slot::NONE`].
+pub(super) fn next(blocks: &Blocks, slot: Slot) -> Slot {
+    let right = blocks[slot].right;
+    if !right.is_none() {
+        return first_at_least(blocks, right, 0);
+    }
+    let (mut child, mut parent) = (slot, blocks[slot].parent);
+    while !parent.is_none() && blocks[parent].right == child {
+        (child, parent) = (parent, blocks[parent].parent);
+    }
+    parent
+}
+
 /// The largest block of a tree that is not empty.
 pub(super) fn last(blocks: &Blocks, root: Slot) -> Slot {
     let mut current = root;

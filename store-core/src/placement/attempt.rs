@@ -1,14 +1,14 @@
 //! One request on its way through the phases of a strategy.
 
-use std::cmp::Ordering;
-
 use rand::{Rng, RngExt};
 
 use super::figures::{PlacementFigures, StopReason};
 use super::pool::{EntryIndex, Fit, Pool};
+use super::sample::{self, Candidate, Order};
 use super::{Placed, Request};
 use crate::limits::{
-    CHARGEABLE_POSITIONS_MAX, HINTLESS_ENTRIES_MAX, SAMPLED_ENTRIES_PER_REPLICA, SCANNED_POSITIONS_MAX,
+    CHARGEABLE_POSITIONS_MAX, HINTLESS_ENTRIES_MAX, LARGE_SAMPLE_DIVISOR, SAMPLED_ENTRIES_PER_REPLICA,
+    SCANNED_POSITIONS_MAX,
 };
 
 /// Memory that requests reuse.
@@ -20,21 +20,21 @@ pub(super) struct Scratch {
     candidates: Vec<Candidate>,
 }
 
-/// A sampled entry.
-#[derive(Debug)]
-struct Candidate {
-    free_ratio: f64,
-    /// Place in the sample, which decides between equal ratios.
-    position: usize,
-    entry: EntryIndex,
+/// Neighbours in the pool, wrapping round its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    start: usize,
+    count: usize,
 }
 
-impl Candidate {
-    fn emptiest_first(&self, other: &Self) -> Ordering {
-        other
-            .free_ratio
-            .total_cmp(&self.free_ratio)
-            .then(self.position.cmp(&other.position))
+impl Neighbours {
+    fn contains(self, entry: EntryIndex, entries: usize) -> bool {
+        let position = if entry.0 >= self.start {
+            entry.0 - self.start
+        } else {
+            entry.0 + entries - self.start
+        };
+        position < self.count
     }
 }
 
@@ -70,6 +70,8 @@ pub(super) enum Scan {
     Blind,
     /// Once armed, entries known to have no room cost nothing.
     FitAware,
+    /// Every position costs one; if the sample was a large part of the pool, its entries are left out and cost nothing.
+    Unsampled,
 }
 
 /// A request in progress.
@@ -84,6 +86,12 @@ pub(super) struct Attempt<'a, P: Pool + ?Sized, R: ?Sized> {
     missing: usize,
     /// Whether an allocator that was asked had no room.
     has_failed: bool,
+    /// What was sampled.
+    sampled: Neighbours,
+    /// Whether no entry is left that could be asked with any prospect.
+    is_exhausted: bool,
+    /// Whether the hints of the whole pool were taken into account.
+    is_complete: bool,
     figures: PlacementFigures,
 }
 
@@ -108,6 +116,9 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
             entries,
             missing,
             has_failed: false,
+            sampled: Neighbours::default(),
+            is_exhausted: entries == 0,
+            is_complete: false,
             figures: Default::default(),
         }
     }
@@ -130,37 +141,34 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         }
     }
 
-    /// Tries some neighbours from a random start, the emptiest first.
-    pub(super) fn try_sample(&mut self) {
+    /// Tries some neighbours from a random start, in the given order.
+    pub(super) fn try_sample(&mut self, order: Order) {
         if self.missing == 0 {
             return;
         }
-        let sampled = self
+        let count = self
             .missing
             .saturating_mul(SAMPLED_ENTRIES_PER_REPLICA)
             .min(self.entries);
         let start = draw(self.rng, self.entries);
-        if sampled == 1 {
+        self.sampled = Neighbours { start, count };
+        if count == 1 {
             // A sample of one needs no order, and most nodes have one segment.
             return self.try_sampled(EntryIndex(start));
         }
         let mut candidates = std::mem::take(&mut self.scratch.candidates);
         candidates.clear();
-        for position in 0..sampled {
+        for position in 0..count {
             let entry = self.wrapped(start, position);
             if !self.scratch.is_barred(entry) {
-                candidates.push(Candidate {
-                    free_ratio: self.pool.space(entry).free_ratio(),
-                    position,
-                    entry,
-                });
+                candidates.push(order.candidate(self.pool, entry, position, self.request.len_bytes));
             }
         }
         for next in 0..candidates.len() {
             if self.missing == 0 {
                 break;
             }
-            emptiest_to(&mut candidates, next);
+            sample::best_to(&mut candidates, next);
             self.try_sampled(candidates[next].entry);
         }
         self.scratch.candidates = candidates;
@@ -173,6 +181,25 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         }
     }
 
+    /// Tries the entries that `tightest` names, given the length and which entries may be used, until it names none.
+    pub(super) fn try_tightest(
+        &mut self,
+        tightest: impl Fn(&P, u64, &dyn Fn(EntryIndex) -> bool) -> Option<EntryIndex>,
+    ) {
+        while self.missing > 0 {
+            let may_use = |entry| !self.scratch.is_barred(entry);
+            let Some(entry) = tightest(self.pool, self.request.len_bytes, &may_use) else {
+                self.is_complete = true;
+                return;
+            };
+            self.figures.tightest_calls += 1;
+            if !self.try_entry(entry) {
+                // Its hint was too high and will stay so for this request.
+                self.scratch.bar(entry);
+            }
+        }
+    }
+
     /// Visits positions from a random start until a budget is spent.
     pub(super) fn scan(&mut self, scan: Scan) {
         if self.missing == 0 {
@@ -180,13 +207,18 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         }
         let chargeable_max = CHARGEABLE_POSITIONS_MAX.min(self.entries);
         let scanned_max = match scan {
-            Scan::Blind => chargeable_max,
+            Scan::Blind | Scan::Unsampled => chargeable_max,
             Scan::FitAware => SCANNED_POSITIONS_MAX.min(self.entries),
         };
+        let left_out = self.left_out(scan);
         let start = draw(self.rng, self.entries);
-        let (mut scanned, mut chargeable) = (0, 0);
-        while self.missing > 0 && scanned < scanned_max && chargeable < chargeable_max {
-            let entry = self.wrapped(start, scanned);
+        let (mut scanned, mut chargeable, mut position) = (0, 0, 0);
+        while self.missing > 0 && position < self.entries && scanned < scanned_max && chargeable < chargeable_max {
+            let entry = self.wrapped(start, position);
+            position += 1;
+            if left_out.contains(entry, self.entries) {
+                continue;
+            }
             scanned += 1;
             let armed = self.is_armed(scan);
             if self.scratch.is_barred(entry) {
@@ -198,6 +230,7 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
                 self.try_scanned(entry, armed, scanned);
             }
         }
+        self.is_exhausted = position == self.entries;
         self.figures.scanned_positions = to_figure(scanned);
         self.figures.chargeable_positions = to_figure(chargeable);
         self.figures.armed = self.is_armed(scan);
@@ -211,10 +244,21 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         }
     }
 
+    /// The entries that a scan passes over.
+    fn left_out(&self, scan: Scan) -> Neighbours {
+        let is_large = self.sampled.count >= self.entries.div_ceil(LARGE_SAMPLE_DIVISOR);
+        if scan == Scan::Unsampled && is_large {
+            self.sampled
+        } else {
+            Neighbours::default()
+        }
+    }
+
     /// Why a request that is short stopped.
     pub(super) fn stop_reason(&self) -> StopReason {
-        let visited_all = self.figures.scanned_positions == to_figure(self.entries);
-        let unarmed = if visited_all {
+        let unarmed = if self.is_complete {
+            StopReason::NothingFits
+        } else if self.is_exhausted {
             StopReason::PoolExhausted
         } else {
             StopReason::PositionBudget
@@ -268,24 +312,6 @@ impl<'a, P: Pool + ?Sized, R: Rng + ?Sized> Attempt<'a, P, R> {
         } else {
             index - self.entries
         })
-    }
-}
-
-/// Brings the emptiest of the candidates from `next` on to that place. To be called for each place from 0 on.
-///
-/// The first choice usually suffices, so it is found in one pass; only if it doesn't are the others put in order.
-fn emptiest_to(candidates: &mut [Candidate], next: usize) {
-    if next == 0 {
-        let emptiest = (1..candidates.len()).fold(0, |best, other| {
-            if candidates[other].emptiest_first(&candidates[best]).is_lt() {
-                other
-            } else {
-                best
-            }
-        });
-        candidates.swap(0, emptiest);
-    } else if next == 1 {
-        candidates[1..].sort_unstable_by(Candidate::emptiest_first);
     }
 }
 

@@ -14,6 +14,8 @@ pub enum StopReason {
     ChargeableBudget,
     /// The scan visited as many positions as it may while hints were read, credited ones included.
     ScanCap,
+    /// No entry that may be used can hold the request, as far as the hints of all of them tell.
+    NothingFits,
 }
 
 impl fmt::Display for StopReason {
@@ -23,6 +25,7 @@ impl fmt::Display for StopReason {
             Self::PositionBudget => "position_budget",
             Self::ChargeableBudget => "chargeable_budget",
             Self::ScanCap => "scan_cap",
+            Self::NothingFits => "nothing_fits",
         })
     }
 }
@@ -34,6 +37,8 @@ pub struct PlacementFigures {
     pub preferred_calls: u32,
     /// Calls to sampled entries.
     pub sampled_calls: u32,
+    /// Calls to the entry with the tightest fit in the pool.
+    pub tightest_calls: u32,
     /// Calls in the scan.
     pub scan_calls: u32,
     /// Calls in the scan that were made while hints were read.
@@ -60,13 +65,13 @@ impl PlacementFigures {
     /// Entries asked or examined in all phases; one that was met twice counts twice.
     #[must_use]
     pub fn entries_examined(&self) -> u32 {
-        self.preferred_calls + self.sampled_calls + self.scanned_positions
+        self.preferred_calls + self.sampled_calls + self.tightest_calls + self.scanned_positions
     }
 
     /// Calls in all phases.
     #[must_use]
     pub fn calls(&self) -> u32 {
-        self.preferred_calls + self.sampled_calls + self.scan_calls
+        self.preferred_calls + self.sampled_calls + self.tightest_calls + self.scan_calls
     }
 }
 

@@ -9,15 +9,21 @@
 
 mod attempt;
 mod figures;
+mod fit_index;
+mod indexed_pool;
 mod policy;
 mod pool;
+mod sample;
 
 use rand::Rng;
 use thiserror::Error;
 
 use self::attempt::{Attempt, Scan, Scratch};
+use self::sample::Order;
 
 pub use self::figures::{Histogram, PlacementCounters, PlacementFigures, StopReason};
+pub use self::fit_index::FitIndex;
+pub use self::indexed_pool::{FitEntry, IndexedPool};
 pub use self::policy::{Fallback, Policy, Strategy};
 pub use self::pool::{EntryIndex, Fit, Pool, PoolSummary, Space};
 
@@ -146,13 +152,24 @@ impl Placer {
         check(request, pool.entries())?;
         let mut attempt = Attempt::new(pool, rng, request, &mut self.scratch, placed);
         attempt.try_preferred();
-        match self.policy.strategy {
-            Strategy::Random => attempt.scan(Scan::Blind),
-            Strategy::FreeRatioFirst => {
-                attempt.try_sample();
-                attempt.scan(match self.policy.fallback {
-                    Fallback::Blind => Scan::Blind,
+        match (self.policy.strategy, self.policy.fallback) {
+            (Strategy::Random, _) => attempt.scan(Scan::Blind),
+            (Strategy::BestFit, _) => attempt.try_tightest(pool::tightest_by_scan),
+            (Strategy::RetryControl, _) => {
+                attempt.try_sample(Order::FreeRatio);
+                attempt.scan(Scan::Unsampled);
+            }
+            (Strategy::FreeRatioFirst | Strategy::FragmentationAware, Fallback::Indexed) => {
+                attempt.try_tightest(P::tightest);
+            }
+            (strategy, fallback) => {
+                attempt.try_sample(match strategy {
+                    Strategy::FragmentationAware => Order::Contiguity,
+                    _ => Order::FreeRatio,
+                });
+                attempt.scan(match fallback {
                     Fallback::FitAware => Scan::FitAware,
+                    _ => Scan::Blind,
                 });
             }
         }

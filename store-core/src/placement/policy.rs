@@ -14,15 +14,30 @@ pub enum Strategy {
     /// Preferred entries, then a sample of neighbours by their free ratio, then the fallback scan.
     #[default]
     FreeRatioFirst,
+    /// As [`Self::FreeRatioFirst`], but the sample is ordered by how much of an entry's free space lies in one region.
+    FragmentationAware,
+    /// As [`Self::FreeRatioFirst`] with a scan of its own: blind, and without the sampled entries if they were a quarter of the pool.
+    RetryControl,
+    /// Preferred entries, then the one whose largest free region is the smallest that suffices: reads every hint.
+    BestFit,
 }
 
 impl Strategy {
-    const ALL: [Self; 2] = [Self::Random, Self::FreeRatioFirst];
+    const ALL: [Self; 5] = [
+        Self::Random,
+        Self::FreeRatioFirst,
+        Self::FragmentationAware,
+        Self::RetryControl,
+        Self::BestFit,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::FreeRatioFirst => "free_ratio_first",
+            Self::FragmentationAware => "fragmentation_aware",
+            Self::RetryControl => "retry_control",
+            Self::BestFit => "best_fit",
         }
     }
 }
@@ -41,7 +56,9 @@ impl FromStr for Strategy {
     }
 }
 
-/// How a strategy looks for room once its first choices have failed. [`Strategy::Random`] has no use for it.
+/// How a strategy looks for room once its first choices have failed.
+///
+/// Only [`Strategy::FreeRatioFirst`] and [`Strategy::FragmentationAware`] have use for it; the others have their own way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -50,15 +67,20 @@ pub enum Fallback {
     /// A scan in which, after a real failure in a large pool, entries that are known to have no room cost nothing.
     #[default]
     FitAware,
+    /// No sample and no scan: after the preferred entries, the entry that the pool's own order of hints names as the tightest.
+    ///
+    /// Fails only if no entry fits. It packs: which of many entries is emptiest does not matter where one owner has them all.
+    Indexed,
 }
 
 impl Fallback {
-    const ALL: [Self; 2] = [Self::Blind, Self::FitAware];
+    const ALL: [Self; 3] = [Self::Blind, Self::FitAware, Self::Indexed];
 
     fn name(self) -> &'static str {
         match self {
             Self::Blind => "blind",
             Self::FitAware => "fit_aware",
+            Self::Indexed => "indexed",
         }
     }
 }
@@ -106,12 +128,14 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_names_that_exist() {
         let error = "best_fitting".parse::<Strategy>().unwrap_err();
-        let text = r#"unknown placement strategy "best_fitting": expected one of random, free_ratio_first"#;
+        let text = r#"unknown placement strategy "best_fitting": expected one of random, free_ratio_first, "#
+            .to_owned()
+            + "fragmentation_aware, retry_control, best_fit";
         assert_eq!(error.to_string(), text);
         let error = "Blind".parse::<Fallback>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            r#"unknown placement fallback "Blind": expected one of blind, fit_aware"#
+            r#"unknown placement fallback "Blind": expected one of blind, fit_aware, indexed"#
         );
     }
 }

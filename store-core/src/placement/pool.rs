@@ -75,6 +75,14 @@ pub trait Pool {
     /// The space of the whole pool. Read once for each request that finds no space, never for a decision.
     fn summary(&self) -> PoolSummary;
 
+    /// The entry among those that may be used whose hints promise the tightest room for `len_bytes`, or nothing if all are known to
+    /// have none. Equally tight ones come in the order of the pool, unknown ones last.
+    ///
+    /// This reads every hint. A pool whose owner keeps its hints in order answers from there.
+    fn tightest(&self, len_bytes: u64, may_use: &dyn Fn(EntryIndex) -> bool) -> Option<EntryIndex> {
+        tightest_by_scan(self, len_bytes, may_use)
+    }
+
     /// Whether an entry can hold `len_bytes`, as far as its hints tell.
     fn fit(&self, entry: EntryIndex, len_bytes: u64) -> Fit {
         let allocators = self.allocators(entry);
@@ -88,6 +96,25 @@ pub trait Pool {
         }
         fit
     }
+}
+
+/// See [`Pool::tightest`]: the answer from the hints of all entries, read one by one.
+pub(super) fn tightest_by_scan<P: Pool + ?Sized>(
+    pool: &P,
+    len_bytes: u64,
+    may_use: &dyn Fn(EntryIndex) -> bool,
+) -> Option<EntryIndex> {
+    // What is not known counts as the loosest fit.
+    let room_bytes = |entry: EntryIndex| {
+        let hints = (0..pool.allocators(entry)).map(|allocator| pool.largest_free_upper_bound_bytes(entry, allocator));
+        let fitting = hints
+            .map(|hint| hint.unwrap_or(u64::MAX))
+            .filter(|&bytes| bytes >= len_bytes);
+        fitting.min()
+    };
+    let rooms = (0..pool.entries()).map(EntryIndex).filter(|&entry| may_use(entry));
+    let rooms = rooms.filter_map(|entry| room_bytes(entry).map(|bytes| (bytes, entry)));
+    rooms.min().map(|(_, entry)| entry)
 }
 
 /// Segments of one owner: each entry is one allocator, and its hint is always known.

@@ -22,6 +22,23 @@ pub(crate) const RANDOM: Policy = Policy {
     fallback: Fallback::Blind,
 };
 
+pub(crate) const FRAGMENTATION_AWARE: Policy = Policy {
+    strategy: Strategy::FragmentationAware,
+    fallback: Fallback::Blind,
+};
+pub(crate) const RETRY_CONTROL: Policy = Policy {
+    strategy: Strategy::RetryControl,
+    fallback: Fallback::Blind,
+};
+pub(crate) const BEST_FIT: Policy = Policy {
+    strategy: Strategy::BestFit,
+    fallback: Fallback::Blind,
+};
+pub(crate) const INDEXED: Policy = Policy {
+    strategy: Strategy::FreeRatioFirst,
+    fallback: Fallback::Indexed,
+};
+
 /// The length of most requests.
 pub(crate) const LEN_BYTES: u64 = 4096;
 
