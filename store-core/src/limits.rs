@@ -17,6 +17,9 @@ pub const PEER_CLASSES: usize = 256;
 /// Most blocks, free and allocated together, that one segment can be cut into (3 GiB of records).
 pub const BLOCKS_MAX: u32 = 1 << 26;
 
+/// Most blocks, free and allocated together, that all segments of one owner can be cut into under one index (12 GiB of records).
+pub const PACKED_BLOCKS_MAX: u32 = 1 << 28;
+
 // One word of the class bitmap holds the classes of one power of two.
 const _: () = assert!(1 << CLASS_MANTISSA_BITS == u64::BITS);
 // A block that is free has allocated neighbours, so a full table still has room for the free record of each.

@@ -56,6 +56,8 @@ pub(super) struct Block {
     pub(super) parent: Slot,
     /// Position of the block in the heap order of its tree: a fixed scramble of the slot.
     pub(super) priority: u32,
+    /// Which of several segments the block is a part of.
+    pub(super) segment: u32,
     pub(super) state: State,
 }
 
@@ -103,6 +105,7 @@ impl Blocks {
             right: Slot::NONE,
             parent: Slot::NONE,
             priority: scramble(slot),
+            segment: 0,
             state: State::Allocated,
         });
         Slot(slot)
@@ -163,6 +166,7 @@ impl Blocks {
         block.units = lower.units - units;
         block.below = slot;
         block.above = lower.above;
+        block.segment = lower.segment;
         block.state = State::Free;
         if !lower.above.is_none() {
             self[lower.above].below = upper;
@@ -200,10 +204,10 @@ impl Blocks {
         self.spare = gone;
     }
 
-    /// All blocks in address order.
-    pub(super) fn in_address_order(&self) -> impl Iterator<Item = (Slot, &Block)> {
+    /// All blocks from `first` on in address order.
+    pub(super) fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Block)> {
         let next = |slot: &Slot| Some(self[*slot].above).filter(|above| !above.is_none());
-        std::iter::successors(Some(Slot::FIRST), next).map(|slot| (slot, &self[slot]))
+        std::iter::successors(Some(first), next).map(|slot| (slot, &self[slot]))
     }
 
     fn take_slot(&mut self) -> Slot {

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct FitHint {
     cell: Arc<Cell>,
-    capacity_bytes: u64,
 }
 
 /// A line of its own, so that readers of one segment do not slow the owner of another.
@@ -19,6 +18,7 @@ pub struct FitHint {
 struct Cell {
     largest_free_bytes: AtomicU64,
     free_bytes: AtomicU64,
+    capacity_bytes: AtomicU64,
 }
 
 impl FitHint {
@@ -26,11 +26,13 @@ impl FitHint {
         let cell = Cell {
             largest_free_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(0),
+            capacity_bytes: AtomicU64::new(capacity_bytes),
         };
-        Self {
-            cell: Arc::new(cell),
-            capacity_bytes,
-        }
+        Self { cell: Arc::new(cell) }
+    }
+
+    pub(super) fn publish_capacity(&self, capacity_bytes: u64) {
+        self.cell.capacity_bytes.store(capacity_bytes, Ordering::Release);
     }
 
     pub(super) fn publish(&self, largest_free_bytes: u64, free_bytes: u64) {
@@ -58,6 +60,6 @@ impl FitHint {
     /// Bytes that can be allocated when none are.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.cell.capacity_bytes.load(Ordering::Acquire)
     }
 }

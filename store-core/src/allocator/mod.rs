@@ -9,12 +9,14 @@
 //!
 //! The allocator keeps no memory and does no I/O: it decides offsets in memory that its owner holds.
 
+mod arena;
 mod block;
 mod class;
 mod hint;
 mod index;
 mod list;
 mod order;
+mod packed;
 mod tree;
 
 use std::fmt;
@@ -22,13 +24,15 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use self::block::{Block, Blocks, Slot, State};
+use self::arena::{Arena, TakeError};
+use self::block::{Blocks, Slot, State};
 use self::index::FreeIndex;
 use crate::limits::{ALIGNMENT_BYTES_MIN, BLOCKS_MAX, PEER_CLASSES};
 use crate::names::{self, UnknownName};
 
 pub use self::hint::FitHint;
 pub(crate) use self::order::SizeOrder;
+pub use self::packed::{PackedSegments, SegmentIndex};
 
 /// How sizes are rounded and which free region serves a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +118,12 @@ pub enum ConfigError {
         /// The classes that it would need.
         classes: usize,
     },
+    /// The units of all segments together cannot be numbered any more.
+    #[error("capacity of {capacity_bytes} B is too much beside the segments that are mounted")]
+    TooMuch {
+        /// The capacity that was asked for.
+        capacity_bytes: u64,
+    },
 }
 
 /// Why a region was not allocated.
@@ -196,13 +206,10 @@ pub struct Run {
 /// Decides which bytes of one segment belong to whom.
 #[derive(Debug)]
 pub struct RegionAllocator {
-    blocks: Blocks,
-    index: FreeIndex,
+    arena: Arena,
     unit_shift: u32,
     capacity_units: u64,
     free_units: u64,
-    /// At least the largest free block, and in its class; exact with [`Classes::Tight`].
-    largest_units: u64,
     hint: FitHint,
 }
 
@@ -240,13 +247,8 @@ impl RegionAllocator {
                 classes: peer_classes,
             });
         }
-        let mut blocks = Blocks::new(capacity_units, blocks_max);
-        let mut index = FreeIndex::new(classes, capacity_units);
-        index.insert(&mut blocks, Slot::FIRST);
         let allocator = Self {
-            largest_units: index.largest_units_bound(&blocks),
-            blocks,
-            index,
+            arena: Arena::of_one_segment(classes, Blocks::new(capacity_units, blocks_max)),
             unit_shift,
             capacity_units,
             free_units: capacity_units,
@@ -265,34 +267,13 @@ impl RegionAllocator {
         if len_bytes == 0 {
             return Err(AllocateError::ZeroLength);
         }
-        let units = self.units_of(len_bytes);
-        if units > self.largest_units {
-            return Err(self.no_fit(len_bytes));
-        }
-        let units = self.index.occupied_units(units);
-        let slot = self.index.find(&self.blocks, units);
-        if slot.is_none() {
-            return Err(self.no_fit(len_bytes));
-        }
-        let taken_units = self.blocks[slot].units;
-        if taken_units > units && !self.blocks.has_room() {
-            return Err(AllocateError::TooManyBlocks {
-                len_bytes,
-                blocks_max: self.blocks.slots_max(),
-            });
-        }
-        self.index.remove(&mut self.blocks, slot);
-        if taken_units > units {
-            let rest = self.blocks.split(slot, units);
-            self.index.insert(&mut self.blocks, rest);
-        }
-        let block = &mut self.blocks[slot];
-        block.state = State::Allocated;
-        let offset_bytes = block.offset << self.unit_shift;
+        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
+        let slot = self
+            .arena
+            .take(units)
+            .map_err(|refusal| self.refused(len_bytes, refusal))?;
+        let offset_bytes = self.arena.blocks[slot].offset << self.unit_shift;
         self.free_units -= units;
-        if self.index.bound_is_stale(self.largest_units, taken_units) {
-            self.largest_units = self.index.largest_units_bound(&self.blocks);
-        }
         self.publish();
         Ok(Region {
             offset_bytes,
@@ -314,46 +295,24 @@ impl RegionAllocator {
         let Region {
             offset_bytes,
             len_bytes,
-            mut slot,
+            slot,
         } = region;
-        let units = self.index.occupied_units(self.units_of(len_bytes));
-        let Some(&Block {
-            offset,
-            units: block_units,
-            state,
-            below,
-            above,
-            ..
-        }) = self.blocks.get(slot)
-        else {
-            return Err(FreeError::NotAllocated {
-                offset_bytes,
-                len_bytes,
-            });
-        };
-        if state != State::Allocated || offset << self.unit_shift != offset_bytes || block_units != units {
+        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
+        let is_ours = self.arena.blocks.get(slot).is_some_and(|block| {
+            block.state == State::Allocated && block.offset << self.unit_shift == offset_bytes && block.units == units
+        });
+        if !is_ours {
             return Err(FreeError::NotAllocated {
                 offset_bytes,
                 len_bytes,
             });
         }
-        self.blocks[slot].state = State::Free;
-        if self.is_free(above) {
-            self.index.remove(&mut self.blocks, above);
-            self.blocks.absorb_above(slot);
-        }
-        if self.is_free(below) {
-            self.index.remove(&mut self.blocks, below);
-            self.blocks.absorb_above(below);
-            slot = below;
-        }
-        self.index.insert(&mut self.blocks, slot);
+        self.arena.give(slot);
         self.free_units += units;
         assert!(
             self.free_units <= self.capacity_units,
             "corrupt account: more free than there is"
         );
-        self.largest_units = self.index.bound_with(self.largest_units, self.blocks[slot].units);
         self.publish();
         Ok(())
     }
@@ -367,13 +326,13 @@ impl RegionAllocator {
     /// A size in bytes that no free region exceeds; see [`FitHint::largest_free_upper_bound_bytes`].
     #[must_use]
     pub fn largest_free_upper_bound_bytes(&self) -> u64 {
-        self.largest_units.min(self.free_units) << self.unit_shift
+        self.arena.largest_units.min(self.free_units) << self.unit_shift
     }
 
     /// The size in bytes of the largest free region. With [`Classes::Peer`] this looks at every region of its class.
     #[must_use]
     pub fn largest_free_bytes(&self) -> u64 {
-        self.index.largest_units(&self.blocks) << self.unit_shift
+        self.arena.index.largest_units(&self.arena.blocks) << self.unit_shift
     }
 
     /// Bytes that are not allocated.
@@ -397,13 +356,13 @@ impl RegionAllocator {
     /// The bytes that a region of `len_bytes` occupies, saturating.
     #[must_use]
     pub fn occupied_bytes(&self, len_bytes: u64) -> u64 {
-        let units = self.index.occupied_units(self.units_of(len_bytes));
+        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
         units.saturating_mul(1 << self.unit_shift)
     }
 
     /// All runs in address order. They adjoin, cover the capacity, and no two free ones follow each other.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.blocks.in_address_order().map(|(_, block)| Run {
+        self.arena.blocks.from(Slot::FIRST).map(|(_, block)| Run {
             offset_bytes: block.offset << self.unit_shift,
             len_bytes: block.units << self.unit_shift,
             is_free: block.state == State::Free,
@@ -412,46 +371,14 @@ impl RegionAllocator {
 
     /// Looks at every block and panics if chain, index, accounts and hint are not consistent. O(n): for tests.
     pub fn check_invariants(&self) {
-        let (mut end_units, mut free_units, mut largest_units, mut blocks) = (0, 0, 0, 0);
-        let (mut previous, mut previous_is_free) = (Slot::NONE, false);
-        for (slot, block) in self.blocks.in_address_order() {
-            assert_eq!(block.offset, end_units, "the chain has a gap or an overlap");
-            assert_eq!(block.below, previous, "wrong link at offset {}", block.offset);
-            assert!(
-                block.units > 0 && block.state != State::Spare,
-                "a spare slot is in the chain"
-            );
-            let is_free = block.state == State::Free;
-            assert!(
-                !(is_free && previous_is_free),
-                "unmerged neighbours at offset {}",
-                block.offset
-            );
-            if is_free {
-                free_units += block.units;
-                largest_units = largest_units.max(block.units);
-            }
-            end_units += block.units;
-            blocks += 1;
-            (previous, previous_is_free) = (slot, is_free);
-        }
-        assert_eq!(end_units, self.capacity_units, "the chain does not cover the segment");
-        assert_eq!(free_units, self.free_units, "the account of free units is wrong");
+        let chain = self.arena.check_chain(Slot::FIRST, 0);
         assert_eq!(
-            blocks + self.blocks.count_spare(),
-            self.blocks.slots(),
-            "a slot was lost"
+            chain.end_units, self.capacity_units,
+            "the chain does not cover the segment"
         );
-        self.index.check(&self.blocks);
-        assert_eq!(
-            self.index.largest_units(&self.blocks),
-            largest_units,
-            "the index does not know the largest block"
-        );
-        assert!(
-            largest_units <= self.largest_units,
-            "the bound is below the largest block"
-        );
+        assert_eq!(chain.free_units, self.free_units, "the account of free units is wrong");
+        self.arena.check(chain.blocks, chain.largest_units);
+        self.arena.index.check(&self.arena.blocks);
         assert_eq!(
             self.hint.largest_free_upper_bound_bytes(),
             self.largest_free_upper_bound_bytes()
@@ -464,16 +391,17 @@ impl RegionAllocator {
         whole + u64::from(whole << self.unit_shift != len_bytes)
     }
 
-    fn is_free(&self, slot: Slot) -> bool {
-        !slot.is_none() && self.blocks[slot].state == State::Free
-    }
-
-    fn no_fit(&self, len_bytes: u64) -> AllocateError {
-        let largest_free_bytes = self.largest_free_upper_bound_bytes();
-        AllocateError::NoFit {
-            len_bytes,
-            free_bytes: self.free_bytes(),
-            largest_free_bytes,
+    fn refused(&self, len_bytes: u64, refusal: TakeError) -> AllocateError {
+        match refusal {
+            TakeError::NoFit => AllocateError::NoFit {
+                len_bytes,
+                free_bytes: self.free_bytes(),
+                largest_free_bytes: self.largest_free_upper_bound_bytes(),
+            },
+            TakeError::TooManyBlocks => AllocateError::TooManyBlocks {
+                len_bytes,
+                blocks_max: self.arena.blocks.slots_max(),
+            },
         }
     }
 
@@ -509,7 +437,7 @@ mod tests {
     #[should_panic(expected = "corrupt free index")]
     fn an_index_that_holds_an_allocated_block_stops_the_caller() {
         let mut allocator = RegionAllocator::new(AllocatorConfig::new(4 * 64)).expect("valid");
-        allocator.blocks[Slot::FIRST].state = State::Allocated;
+        allocator.arena.blocks[Slot::FIRST].state = State::Allocated;
         let _ = allocator.allocate(64);
     }
 
@@ -518,8 +446,8 @@ mod tests {
     fn a_broken_chain_stops_the_caller() {
         let mut allocator = RegionAllocator::new(AllocatorConfig::new(4 * 64)).expect("valid");
         let region = allocator.allocate(64).expect("fits");
-        let above = allocator.blocks[Slot::FIRST].above;
-        allocator.blocks[above].offset += 1;
+        let above = allocator.arena.blocks[Slot::FIRST].above;
+        allocator.arena.blocks[above].offset += 1;
         let _ = allocator.free(region);
     }
 }

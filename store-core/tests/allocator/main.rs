@@ -2,6 +2,7 @@
 
 mod model;
 mod operation;
+mod packed;
 
 use proptest::prelude::*;
 use tenon_store_core::allocator::{AllocateError, AllocatorConfig, Classes, ConfigError, FreeError, RegionAllocator};
