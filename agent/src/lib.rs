@@ -10,6 +10,7 @@ mod embedded;
 mod front;
 pub mod holder;
 mod home;
+mod http;
 pub mod identity;
 pub mod limits;
 pub mod metrics;
@@ -18,6 +19,7 @@ mod peers;
 pub mod segments;
 pub mod service;
 mod sessions;
+pub mod startup;
 
 /// The program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

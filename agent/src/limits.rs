@@ -23,6 +23,14 @@ pub const DEFAULT_SEGMENT_LEN_BYTES_MAX: u64 = 1 << 30;
 pub const SLOT_BYTES: u64 = 64 << 10;
 /// Most descriptor slots of a segment: their table has 86 GB.
 pub const SLOTS_MAX: u32 = 1 << 26;
+/// Fewest workers of a runtime: one may be in a long step without the others waiting.
+pub const WORKERS_MIN: usize = 2;
+/// Most workers that serve control calls.
+pub const CONTROL_WORKERS_MAX: usize = 8;
+/// Most workers that move data: beyond that memory, not the processor, sets the pace.
+pub const DATA_WORKERS_MAX: usize = 64;
+/// How long the workers of a stopped node may take for their last step.
+pub const RUNTIME_STOP_MS_MAX: u64 = 1_000;
 /// Longest timeout that can be configured: an hour.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
@@ -33,8 +41,8 @@ pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
 
 /// Connections that the HTTP front holds at once; more wait in the kernel's queue.
 pub const HTTP_CONNECTIONS_MAX: usize = 512;
-/// Requests of the HTTP front that move objects at once. Each holds a few pieces.
-pub const HTTP_TRANSFERS_MAX: usize = 64;
+/// Requests of the HTTP front that move objects at once. Each holds at most some 16 pieces.
+pub const HTTP_TRANSFERS_MAX: usize = 32;
 /// Other calls of the HTTP front at once, each with a body of at most [`HTTP_MESSAGE_LEN_BYTES_MAX`].
 pub const HTTP_CALLS_MAX: usize = 64;
 /// Longest JSON body of a call.
@@ -42,7 +50,7 @@ pub const HTTP_MESSAGE_LEN_BYTES_MAX: usize = MESSAGE_LEN_BYTES_MAX;
 /// Longest request line and header fields together.
 pub const HTTP_HEAD_LEN_BYTES_MAX: usize = 16 << 10;
 /// A connection without a request under way is closed after this long: it also bounds how long a head may take to arrive.
-pub const HTTP_IDLE_MS_MAX: u64 = 60_000;
+pub const HTTP_IDLE_MS_MAX: u64 = 30_000;
 /// A peer that neither sends an awaited byte nor takes one for this long loses its request.
 pub const HTTP_STALL_MS_MAX: u64 = 10_000;
 /// The body of a refused request is read and thrown away for at most this long, so that its sender gets to read the answer.

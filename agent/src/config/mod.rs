@@ -184,11 +184,12 @@ pub enum LogFormat {
 impl Config {
     /// Reads the file that flags, environment or [`DEFAULT_PATH`] name, merges it with the flags, and checks the result.
     pub fn load(flags: &Flags, environment: &Environment, host: &Host) -> Result<Self, ConfigErrors> {
-        let named = flags.config.as_deref().or(environment.config.as_deref());
-        let path = named.or_else(|| Some(Path::new(DEFAULT_PATH)).filter(|path| path.exists()));
-        let document = path.map(Document::read).transpose()?;
-        let settings = Settings::merge(&document.unwrap_or_else(Document::empty), flags);
-        validate::check(&settings, environment, host)
+        validate::check(&settings(flags, environment)?, environment, host)
+    }
+
+    /// The state directory alone, of a configuration that may not be complete yet: a static member list needs the ids that are made there.
+    pub fn load_state_dir(flags: &Flags, environment: &Environment) -> Result<PathBuf, ConfigErrors> {
+        validate::check_state_dir(&settings(flags, environment)?)
     }
 
     /// Checks that a static view knows this node; `None` is a node that has no id yet.
@@ -214,4 +215,11 @@ impl Config {
     pub fn to_toml(&self) -> String {
         render::render(self)
     }
+}
+
+fn settings(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
+    let named = flags.config.as_deref().or(environment.config.as_deref());
+    let path = named.or_else(|| Some(Path::new(DEFAULT_PATH)).filter(|path| path.exists()));
+    let document = path.map(Document::read).transpose()?;
+    Ok(Settings::merge(&document.unwrap_or_else(Document::empty), flags))
 }

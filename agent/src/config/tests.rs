@@ -654,3 +654,21 @@ fn a_file_that_is_named_must_be_there() {
     let error = Config::load(&flags, &Environment::default(), &HOST).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/tenond.toml"), "{error}");
 }
+
+#[test]
+fn the_state_directory_is_known_before_the_members_are() {
+    let case = Case::new("[node]\nstate_dir = \"/a\"\n[cluster]\nview = \"static\"\n");
+    let flags = |arguments: &[&str]| Flags {
+        config: Some(case.path.clone()),
+        ..Flags::try_parse_from(["tenond"].iter().chain(arguments)).unwrap()
+    };
+    assert!(Config::load(&flags(&[]), &Environment::default(), &HOST).is_err());
+    let state_dir = |arguments| Config::load_state_dir(&flags(arguments), &Environment::default());
+    assert_eq!(state_dir(&[]).unwrap(), Path::new("/a"));
+    assert_eq!(state_dir(&["--state-dir", "/b"]).unwrap(), Path::new("/b"));
+    let error = state_dir(&["--state-dir", "b"]).unwrap_err();
+    assert!(
+        error.to_string().contains("flag --state-dir: node.state_dir = \"b\""),
+        "{error}"
+    );
+}

@@ -50,6 +50,19 @@ pub(super) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], chosen: &T) -
     found.map_or("", |(name, _)| name)
 }
 
+/// Checks the state directory alone.
+pub(super) fn check_state_dir(settings: &Settings) -> Result<PathBuf, ConfigErrors> {
+    let setting = &settings.state_dir;
+    if is_absolute(&setting.value) {
+        return Ok(PathBuf::from(&setting.value));
+    }
+    Err(ConfigError::value(setting, Problem::RelativePath).into())
+}
+
+fn is_absolute(path: &str) -> bool {
+    path.starts_with('/') && !path.contains('\0')
+}
+
 /// Checks everything that does not depend on the node's id.
 pub(super) fn check(settings: &Settings, environment: &Environment, host: &Host) -> Result<Config, ConfigErrors> {
     let mut check = Check {
@@ -125,7 +138,7 @@ impl Check<'_> {
     }
 
     fn absolute_path(&mut self, setting: &Sourced<String>) -> PathBuf {
-        if !setting.value.starts_with('/') || setting.value.contains('\0') {
+        if !is_absolute(&setting.value) {
             self.refuse(setting, Problem::RelativePath);
         }
         PathBuf::from(&setting.value)

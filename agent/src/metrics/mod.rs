@@ -11,16 +11,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::message::{NodeInfo, SegmentInfo};
-use tenon_store_core::placement::PlacementFigures;
+use tenon_store_core::placement::PlacementCounters;
 
 pub use labels::{Front, PutOutcome, ReadOutcome, RefusedBecause, Verb};
 
-use placement::Placement;
 use scrape::{AtScrape, gauge};
 
 /// Upper bounds of durations, from a call within the process to one that met its deadline.
@@ -43,9 +41,19 @@ pub struct Metrics {
     sent_bytes: IntCounterVec,
     refused_handshakes: IntCounterVec,
     degraded_answers: IntCounter,
-    placement: Placement,
     /// Gauges are set and read out as one step.
     at_scrape: Mutex<AtScrape>,
+}
+
+/// The state of a node at a moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// The members of the view.
+    pub nodes: Vec<NodeInfo>,
+    /// This node's segments.
+    pub segments: Vec<SegmentInfo>,
+    /// What placement has cost so far.
+    pub placement: PlacementCounters,
 }
 
 /// Makes metrics in a registry. Names and labels are constants, so that failing is a fault of this file, which its tests show.
@@ -68,12 +76,6 @@ impl Maker<'_> {
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.add(IntGaugeVec::new(Opts::new(name, help), labels))
-    }
-
-    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-        self.add(Histogram::with_opts(
-            HistogramOpts::new(name, help).buckets(buckets.to_vec()),
-        ))
     }
 
     fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
@@ -154,7 +156,6 @@ impl Metrics {
                 "tenon_degraded_answers_total",
                 "Keys about which one home decided alone.",
             ),
-            placement: Placement::new(&make),
             at_scrape: Mutex::new(AtScrape::new(&make)),
             registry,
         };
@@ -238,17 +239,14 @@ impl Metrics {
         self.degraded_answers.inc();
     }
 
-    /// A placement request is over. Only those whose scan came to read hints count.
-    pub fn placed(&self, figures: &PlacementFigures) {
-        self.placement.record(figures);
-    }
-
-    /// All metrics in Prometheus's text format, with the state of this node's segments and of the view's members as they are now.
-    pub fn render(&self, nodes: &[NodeInfo], segments: &[SegmentInfo]) -> String {
+    /// All metrics in Prometheus's text format, with the state of things that are not counted but looked up.
+    pub fn render(&self, now: &Snapshot) -> String {
         let at_scrape = self.at_scrape.lock();
-        at_scrape.set(nodes, segments);
+        at_scrape.set(&now.nodes, &now.segments);
+        let mut families = self.registry.gather();
+        families.extend(placement::families(&now.placement));
         let mut text = String::new();
-        match TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text) {
+        match TextEncoder::new().encode_utf8(&families, &mut text) {
             Ok(()) => text,
             Err(error) => format!("# {error}\n"),
         }

@@ -1,89 +1,93 @@
-//! What placement requests cost that had to search.
+//! What placement requests cost that had to search. `store-core` counts it; here it is given names.
 
-use prometheus::{Histogram, IntCounter};
-use tenon_store_core::placement::{PlacementFigures, StopReason};
+use prometheus::proto::{Bucket, Counter, Histogram, Metric, MetricFamily, MetricType};
+use tenon_store_core::placement::{self, PlacementCounters};
 
-use super::Maker;
-
-const SCANNED_POSITIONS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 125.0, 150.0, 175.0, 200.0];
-const CHARGEABLE_POSITIONS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0];
-const CREDITS: &[f64] = &[0.0, 1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 125.0, 150.0, 175.0, 200.0];
-
-#[derive(Debug)]
-pub(super) struct Placement {
-    armed: IntCounter,
-    examined: IntCounter,
-    credits: IntCounter,
-    armed_calls: IntCounter,
-    recovered: IntCounter,
-    chargeable_exhaustions: IntCounter,
-    scan_cap_exhaustions: IntCounter,
-    scanned_per_request: Histogram,
-    chargeable_per_request: Histogram,
-    credits_per_request: Histogram,
+/// All families, from the sums as they are now.
+pub(super) fn families(sums: &PlacementCounters) -> Vec<MetricFamily> {
+    vec![
+        counter(
+            "armed_total",
+            "Placement requests whose scan came to read hints.",
+            sums.armed_requests,
+        ),
+        counter(
+            "hints_examined_total",
+            "Scanned segments whose hints were read.",
+            sums.hints_examined,
+        ),
+        counter(
+            "no_fit_credits_total",
+            "Scanned segments that cost nothing because they were known to have no room.",
+            sums.no_fit_credits,
+        ),
+        counter(
+            "armed_calls_total",
+            "Allocate calls in scans while hints were read.",
+            sums.armed_calls,
+        ),
+        counter(
+            "recovered_total",
+            "Replicas that were placed only because of credits.",
+            sums.recovered,
+        ),
+        counter(
+            "chargeable_exhaustions_total",
+            "Requests that ended short because their chargeable positions were spent.",
+            sums.chargeable_exhaustions,
+        ),
+        counter(
+            "scan_cap_exhaustions_total",
+            "Requests that ended short because the scan visited as many positions as it may.",
+            sums.scan_cap_exhaustions,
+        ),
+        histogram(
+            "scanned_positions",
+            "Positions that the scan of an armed request visited.",
+            &sums.scanned_positions,
+        ),
+        histogram(
+            "chargeable_positions",
+            "Positions that the scan of an armed request paid for.",
+            &sums.chargeable_positions,
+        ),
+        histogram("credits", "Credits of an armed request.", &sums.credits),
+    ]
 }
 
-impl Placement {
-    pub(super) fn new(make: &Maker<'_>) -> Self {
-        Self {
-            armed: make.counter(
-                "tenon_placement_armed_total",
-                "Placement requests whose scan came to read hints.",
-            ),
-            examined: make.counter(
-                "tenon_placement_hints_examined_total",
-                "Scanned segments whose hints were read.",
-            ),
-            credits: make.counter(
-                "tenon_placement_no_fit_credits_total",
-                "Scanned segments that cost nothing because they were known to have no room.",
-            ),
-            armed_calls: make.counter(
-                "tenon_placement_armed_calls_total",
-                "Allocate calls in scans while hints were read.",
-            ),
-            recovered: make.counter(
-                "tenon_placement_recovered_total",
-                "Replicas that were placed only because of credits.",
-            ),
-            chargeable_exhaustions: make.counter(
-                "tenon_placement_chargeable_exhaustions_total",
-                "Requests that ended short because their chargeable positions were spent.",
-            ),
-            scan_cap_exhaustions: make.counter(
-                "tenon_placement_scan_cap_exhaustions_total",
-                "Requests that ended short because the scan visited as many positions as it may.",
-            ),
-            scanned_per_request: make.histogram(
-                "tenon_placement_scanned_positions",
-                "Positions that the scan of an armed request visited.",
-                SCANNED_POSITIONS,
-            ),
-            chargeable_per_request: make.histogram(
-                "tenon_placement_chargeable_positions",
-                "Positions that the scan of an armed request paid for.",
-                CHARGEABLE_POSITIONS,
-            ),
-            credits_per_request: make.histogram("tenon_placement_credits", "Credits of an armed request.", CREDITS),
-        }
-    }
+fn family(name: &str, help: &str, kind: MetricType, metric: Metric) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(format!("tenon_placement_{name}"));
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(vec![metric]);
+    family
+}
 
-    pub(super) fn record(&self, figures: &PlacementFigures) {
-        if !figures.armed {
-            return;
-        }
-        self.armed.inc();
-        self.examined.inc_by(figures.hints_examined.into());
-        self.credits.inc_by(figures.no_fit_credits.into());
-        self.armed_calls.inc_by(figures.armed_calls.into());
-        self.recovered.inc_by(figures.recovered.into());
-        match figures.stop {
-            Some(StopReason::ChargeableBudget) => self.chargeable_exhaustions.inc(),
-            Some(StopReason::ScanCap) => self.scan_cap_exhaustions.inc(),
-            _ => {}
-        }
-        self.scanned_per_request.observe(figures.scanned_positions.into());
-        self.chargeable_per_request.observe(figures.chargeable_positions.into());
-        self.credits_per_request.observe(figures.no_fit_credits.into());
-    }
+/// Prometheus's numbers are floating point; counts beyond 2^53 lose their last digits.
+#[expect(clippy::cast_precision_loss, reason = "the format has no other numbers")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn counter(name: &str, help: &str, value: u64) -> MetricFamily {
+    let (mut counter, mut metric) = (Counter::default(), Metric::default());
+    counter.set_value(float(value));
+    metric.set_counter(counter);
+    family(name, help, MetricType::COUNTER, metric)
+}
+
+fn histogram(name: &str, help: &str, counts: &placement::Histogram) -> MetricFamily {
+    let bucket = |(upper_bound, count)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(float(upper_bound));
+        bucket.set_cumulative_count(count);
+        bucket
+    };
+    let (mut histogram, mut metric) = (Histogram::default(), Metric::default());
+    histogram.set_bucket(counts.cumulative().map(bucket).collect());
+    histogram.set_sample_count(counts.count());
+    histogram.set_sample_sum(float(counts.sum()));
+    metric.set_histogram(histogram);
+    family(name, help, MetricType::HISTOGRAM, metric)
 }

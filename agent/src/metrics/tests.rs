@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tenon_protocol::ids::{NodeId, SegmentId};
 use tenon_protocol::message::{NodeState, Request, SegmentState, SpaceAccount};
-use tenon_store_core::placement::StopReason;
+use tenon_store_core::placement::{PlacementFigures, StopReason};
 
 #[track_caller]
 fn assert_shows(text: &str, line: &str) {
@@ -50,6 +50,13 @@ fn node(state: NodeState, is_self: bool) -> NodeInfo {
     }
 }
 
+fn of_segments(segments: Vec<SegmentInfo>) -> Snapshot {
+    Snapshot {
+        segments,
+        ..Snapshot::default()
+    }
+}
+
 #[test]
 fn outcomes_of_reads_and_puts_are_told_apart() {
     let metrics = Metrics::new();
@@ -60,7 +67,7 @@ fn outcomes_of_reads_and_puts_are_told_apart() {
     metrics.got(ReadOutcome::of_error(ErrorCode::FailedRead));
     metrics.got(ReadOutcome::of_error(ErrorCode::Unavailable));
     metrics.put(PutOutcome::of_error(ErrorCode::NoSpace));
-    let text = metrics.render(&[], &[]);
+    let text = metrics.render(&Snapshot::default());
     for (outcome, count) in [
         ("hit", 1),
         ("miss", 1),
@@ -78,7 +85,7 @@ fn outcomes_of_reads_and_puts_are_told_apart() {
 #[test]
 fn bytes_of_a_segment_add_up_and_vanish_with_it() {
     let metrics = Metrics::new();
-    let text = metrics.render(&[], &[segment(1), segment(2)]);
+    let text = metrics.render(&of_segments(vec![segment(1), segment(2)]));
     for line in [
         "tenon_segment_capacity_bytes{segment=\"1\"} 100",
         "tenon_segment_bytes{segment=\"2\",use=\"free\"} 40",
@@ -93,7 +100,7 @@ fn bytes_of_a_segment_add_up_and_vanish_with_it() {
     ] {
         assert_shows(&text, line);
     }
-    let text = metrics.render(&[], &[segment(1)]);
+    let text = metrics.render(&of_segments(vec![segment(1)]));
     assert!(!text.contains("segment=\"2\""), "{text}");
 }
 
@@ -105,7 +112,10 @@ fn other_members_are_counted_by_state() {
         node(NodeState::Alive, false),
         node(NodeState::Unreachable, false),
     ];
-    let text = Metrics::new().render(&nodes, &[]);
+    let text = Metrics::new().render(&Snapshot {
+        nodes: nodes.into(),
+        ..Snapshot::default()
+    });
     for (state, count) in [("alive", 2), ("unreachable", 1), ("refused", 0), ("unknown", 0)] {
         assert_shows(&text, &format!("tenon_peers{{state=\"{state}\"}} {count}"));
     }
@@ -117,7 +127,7 @@ fn calls_are_counted_by_verb_and_result() {
     metrics.called(Verb::from(&Request::Nodes), None, Duration::from_millis(3));
     metrics.called(Verb::Locate, Some(ErrorCode::DeadlineExceeded), Duration::from_secs(6));
     metrics.http_answered("/v1/nodes", "GET", 200, Duration::from_millis(4));
-    let text = metrics.render(&[], &[]);
+    let text = metrics.render(&Snapshot::default());
     assert_shows(&text, "tenon_calls_total{result=\"ok\",verb=\"nodes\"} 1");
     assert_shows(
         &text,
@@ -145,7 +155,7 @@ fn bytes_refusals_and_lone_decisions_are_counted() {
     metrics.sent(Front::Link, 1 << 40);
     metrics.refused(RefusedBecause::NotAMember);
     metrics.degraded();
-    let text = metrics.render(&[], &[]);
+    let text = metrics.render(&Snapshot::default());
     for line in [
         "tenon_received_bytes_total{front=\"http\"} 7",
         "tenon_received_bytes_total{front=\"link\"} 0",
@@ -158,8 +168,8 @@ fn bytes_refusals_and_lone_decisions_are_counted() {
 }
 
 #[test]
-fn only_armed_placement_requests_count() {
-    let metrics = Metrics::new();
+fn the_costs_of_placement_are_shown() {
+    let mut placement = PlacementCounters::default();
     let armed = PlacementFigures {
         armed: true,
         armed_calls: 3,
@@ -170,20 +180,17 @@ fn only_armed_placement_requests_count() {
         recovered: 1,
         ..Default::default()
     };
-    metrics.placed(&PlacementFigures {
-        scanned_positions: 100,
-        ..Default::default()
-    });
-    metrics.placed(&armed);
-    metrics.placed(&PlacementFigures {
-        stop: Some(StopReason::ScanCap),
+    let ended = |stop| PlacementFigures {
+        stop: Some(stop),
         ..armed
+    };
+    for figures in [armed, ended(StopReason::ScanCap), ended(StopReason::ChargeableBudget)] {
+        placement.record(&figures);
+    }
+    let text = Metrics::new().render(&Snapshot {
+        placement,
+        ..Snapshot::default()
     });
-    metrics.placed(&PlacementFigures {
-        stop: Some(StopReason::ChargeableBudget),
-        ..armed
-    });
-    let text = metrics.render(&[], &[]);
     for line in [
         "tenon_placement_armed_total 3",
         "tenon_placement_hints_examined_total 360",
@@ -194,6 +201,9 @@ fn only_armed_placement_requests_count() {
         "tenon_placement_scan_cap_exhaustions_total 1",
         "tenon_placement_scanned_positions_bucket{le=\"100\"} 0",
         "tenon_placement_scanned_positions_bucket{le=\"125\"} 3",
+        "tenon_placement_scanned_positions_bucket{le=\"+Inf\"} 3",
+        "tenon_placement_scanned_positions_sum 363",
+        "tenon_placement_scanned_positions_count 3",
         "tenon_placement_chargeable_positions_bucket{le=\"5\"} 3",
         "tenon_placement_credits_bucket{le=\"0\"} 0",
         "tenon_placement_credits_bucket{le=\"200\"} 3",
@@ -204,7 +214,7 @@ fn only_armed_placement_requests_count() {
 
 #[test]
 fn the_program_says_which_it_is() {
-    let text = Metrics::new().render(&[], &[]);
+    let text = Metrics::new().render(&Snapshot::default());
     let build = text.lines().find(|line| line.starts_with("tenon_build_info{")).unwrap();
     assert!(
         build.contains(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION"))) && build.ends_with(" 1"),
@@ -217,8 +227,9 @@ fn names_have_the_prefix_and_a_base_unit() {
     let metrics = Metrics::new();
     metrics.called(Verb::Nodes, None, Duration::ZERO);
     metrics.http_answered("/v1/nodes", "GET", 200, Duration::ZERO);
-    metrics.render(&[], &[segment(1)]);
-    let families = metrics.registry.gather();
+    metrics.render(&of_segments(vec![segment(1)]));
+    let mut families = metrics.registry.gather();
+    families.extend(placement::families(&PlacementCounters::default()));
     assert!(families.len() > 30, "{}", families.len());
     for family in families {
         let name = family.name();

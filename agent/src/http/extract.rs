@@ -1,0 +1,190 @@
+//! What handlers take from requests, with refusals in the one form that errors have.
+
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::Uri;
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tenon_client::default_deadline;
+use tenon_protocol::error::ErrorCode;
+use tokio::time::Instant;
+
+use super::error::ApiError;
+use crate::limits::CALL_TIMEOUT_MS_MAX;
+
+/// A query string as a struct. Its type refuses unknown keys.
+#[derive(Debug)]
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        query(&parts.uri).map(Self)
+    }
+}
+
+/// The query string of a request that is taken apart by hand.
+pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    axum::extract::Query::try_from_uri(uri)
+        .map(|query| query.0)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, error.body_text()))
+}
+
+/// The query of calls that take nothing but a time limit.
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TimeLimit {
+    timeout_ms: Option<u64>,
+}
+
+/// When a request must have been answered: the caller's wish, or the default for the bytes that it moves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Patience {
+    /// The caller said so.
+    Until(Instant),
+    /// The caller said nothing: as long as bytes move, more time is allowed.
+    Default,
+}
+
+impl Patience {
+    /// What `timeout_ms` in the query asks for.
+    pub(super) fn new(timeout_ms: Option<u64>) -> Result<Self, ApiError> {
+        match timeout_ms {
+            None => Ok(Self::Default),
+            Some(timeout_ms @ 1..=CALL_TIMEOUT_MS_MAX) => {
+                Ok(Self::Until(Instant::now() + Duration::from_millis(timeout_ms)))
+            }
+            Some(timeout_ms) => {
+                let message = format!("timeout_ms is {timeout_ms}: 1 to {CALL_TIMEOUT_MS_MAX} are allowed");
+                Err(ApiError::new(ErrorCode::InvalidArgument, message))
+            }
+        }
+    }
+
+    /// The end of all waiting, if the caller set one.
+    pub(super) fn limit(self) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline),
+            Self::Default => None,
+        }
+    }
+
+    /// The deadline of moving so many bytes from now on.
+    pub(super) fn deadline(self, len_bytes: u64) -> Instant {
+        match self {
+            Self::Until(deadline) => deadline,
+            Self::Default => default_deadline(len_bytes),
+        }
+    }
+}
+
+impl TimeLimit {
+    pub(super) fn patience(self) -> Result<Patience, ApiError> {
+        Patience::new(self.timeout_ms)
+    }
+}
+
+/// A message from its JSON form. Keys that the message does not have are refused: they would be typing errors without effect.
+pub(super) fn message<T: DeserializeOwned + serde::Serialize>(json: &[u8]) -> Result<T, ApiError> {
+    let refuse = |reason: String| ApiError::new(ErrorCode::MalformedRequest, reason);
+    let given: Value =
+        serde_json::from_slice(json).map_err(|error| refuse(format!("the body is not JSON: {error}")))?;
+    let message = T::deserialize(&given).map_err(|error| refuse(format!("the body is no such request: {error}")))?;
+    let understood = serde_json::to_value(&message).map_err(|error| refuse(error.to_string()))?;
+    match first_unknown("", &given, &understood) {
+        None => Ok(message),
+        Some(path) => Err(refuse(format!("the body has the unknown field {path:?}"))),
+    }
+}
+
+/// The path of a key that was given and not understood.
+fn first_unknown(path: &str, given: &Value, understood: &Value) -> Option<String> {
+    match (given, understood) {
+        (Value::Object(given), Value::Object(understood)) => given.iter().find_map(|(key, value)| {
+            let path = if path.is_empty() {
+                key.clone()
+            } else {
+                format!("{path}.{key}")
+            };
+            match understood.get(key) {
+                None => Some(path),
+                Some(understood) => first_unknown(&path, value, understood),
+            }
+        }),
+        (Value::Array(given), Value::Array(understood)) => given
+            .iter()
+            .zip(understood)
+            .enumerate()
+            .find_map(|(index, (given, understood))| first_unknown(&format!("{path}[{index}]"), given, understood)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenon_protocol::message::ReserveRequest;
+
+    const RESERVE: &str = r#"{"namespace":"default","put_id":"0123456789abcdef0123456789abcdef",
+        "items":[{"key":"a","len_bytes":1}],"options":{"ttl_ms":7}}"#;
+
+    fn refusal(json: &str) -> String {
+        let error = message::<ReserveRequest>(json.as_bytes()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::MalformedRequest);
+        format!("{error:?}")
+    }
+
+    #[test]
+    fn a_message_is_taken_from_its_json() {
+        let request: ReserveRequest = message(RESERVE.as_bytes()).unwrap();
+        assert_eq!((request.items[0].len_bytes, request.options.ttl_ms), (1, Some(7)));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_with_their_path() {
+        let json = RESERVE.replace("\"ttl_ms\"", "\"ttl\"");
+        assert!(refusal(&json).contains("options.ttl"), "{}", refusal(&json));
+        let json = RESERVE.replace("\"key\":\"a\"", "\"key\":\"a\",\"colour\":1");
+        assert!(refusal(&json).contains("items[0].colour"), "{}", refusal(&json));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for json in ["", "{", "null", "[]", "{}", r#"{"namespace":7}"#] {
+            refusal(json);
+        }
+    }
+
+    #[test]
+    fn queries_refuse_unknown_keys_and_bad_values() {
+        for path in [
+            "/?timeout=1",
+            "/?timeout_ms=x",
+            "/?timeout_ms=-1",
+            "/?timeout_ms=1&timeout_ms=2",
+        ] {
+            let error = query::<TimeLimit>(&Uri::from_static(path)).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{path}");
+        }
+        for timeout_ms in [0, CALL_TIMEOUT_MS_MAX + 1] {
+            assert_eq!(
+                Patience::new(Some(timeout_ms)).unwrap_err().code(),
+                ErrorCode::InvalidArgument
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_without_a_wish_gets_time_for_its_bytes() {
+        let now = Instant::now();
+        let default = Patience::new(None).unwrap();
+        assert_eq!(default.deadline(0) - now, Duration::from_secs(5));
+        assert_eq!(default.deadline(80 << 20) - now, Duration::from_secs(15));
+        let asked = Patience::new(Some(250)).unwrap();
+        assert_eq!(asked.deadline(80 << 20) - now, Duration::from_millis(250));
+    }
+}

@@ -1,0 +1,188 @@
+//! The node as the HTTP front sees it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use tenon_client::{ClientError, ObjectInfo, ObjectReader, PutOptions, PutStream};
+use tenon_protocol::error::{NoSpace, ServiceError};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::message::{Committed, NodeRef, Reply, Request};
+use tenon_protocol::name::ObjectName;
+use tenon_store_core::placement::PlacementCounters;
+use tenon_transport::link::BoxFuture;
+use tenon_transport::{RemoteKey, Slice};
+use tokio::time::Instant;
+
+use super::backend::{Backend, ObjectSink, ObjectSource};
+use crate::node::Node;
+use crate::service::Caller;
+
+/// A node in all its states: it answers for its health before it is put together, and while it stops.
+pub(crate) struct NodeBackend {
+    id: NodeId,
+    node: OnceLock<Arc<Node>>,
+    stopping: AtomicBool,
+}
+
+impl NodeBackend {
+    /// A node that is being put together.
+    pub(crate) fn new(id: NodeId) -> Self {
+        Self {
+            id,
+            node: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The node is put together.
+    pub(crate) fn started(&self, node: Arc<Node>) {
+        // Whoever starts it does so once.
+        let _ = self.node.set(node);
+    }
+
+    /// From now on the node is not ready.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn node(&self) -> Result<&Arc<Node>, ServiceError> {
+        let node = self.node.get();
+        node.ok_or_else(|| ServiceError::unavailable(self.id, "it is starting; see /readyz"))
+    }
+}
+
+impl fmt::Debug for NodeBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeBackend")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The client's errors in the service's form, which HTTP shows.
+fn service_error(error: ClientError) -> ServiceError {
+    let (code, node, message) = (error.code(), error.node(), error.to_string());
+    let no_space: Option<NoSpace> = match error {
+        ClientError::Service(error) => return error,
+        ClientError::NoSpace { numbers, .. } => Some(*numbers),
+        _ => None,
+    };
+    ServiceError {
+        node,
+        no_space,
+        ..ServiceError::new(code, message)
+    }
+}
+
+impl Backend for NodeBackend {
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn call(&self, deadline: Instant, request: Request) -> BoxFuture<'_, Reply> {
+        Box::pin(async move {
+            match self.node() {
+                Ok(node) => node.call(Caller::Http, deadline, request).await,
+                Err(error) => Reply::Failed(error),
+            }
+        })
+    }
+
+    fn open<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn ObjectSource>>, ServiceError>> {
+        Box::pin(async move {
+            let found = self
+                .node()?
+                .client()
+                .open(name, deadline)
+                .await
+                .map_err(service_error)?;
+            Ok(found.map(|reader| Box::new(reader) as _))
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        len_bytes: u64,
+        options: &'a PutOptions,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Box<dyn ObjectSink>, ServiceError>> {
+        Box::pin(async move {
+            let opened = self
+                .node()?
+                .client()
+                .put_stream(name, len_bytes, options, deadline)
+                .await;
+            Ok(Box::new(opened.map_err(service_error)?) as _)
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        holder: &'a NodeRef,
+        write_key: RemoteKey,
+        piece: u64,
+        slice: Slice,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<(), ServiceError>> {
+        Box::pin(async move {
+            let written = self
+                .node()?
+                .client()
+                .write_piece(holder, write_key, piece, slice, deadline);
+            written.await.map_err(service_error)
+        })
+    }
+
+    fn placement_counters(&self) -> PlacementCounters {
+        let node = self.node.get();
+        node.map(|node| node.holder().placement_counters()).unwrap_or_default()
+    }
+
+    fn unready(&self) -> Vec<String> {
+        let starting = || vec!["the node is starting".to_owned()];
+        let mut reasons = self.node.get().map_or_else(starting, |node| node.unready());
+        if self.stopping.load(Ordering::Relaxed) {
+            reasons.push("the node is stopping".to_owned());
+        }
+        reasons
+    }
+}
+
+impl ObjectSource for ObjectReader {
+    fn info(&self) -> &ObjectInfo {
+        Self::info(self)
+    }
+
+    fn read_ahead_until(&mut self, piece_end: u64) {
+        Self::read_ahead_until(self, piece_end);
+    }
+
+    fn read_piece(&mut self, piece: u64, deadline: Instant) -> BoxFuture<'_, Result<Bytes, ServiceError>> {
+        Box::pin(async move { Self::read_piece(self, piece, deadline).await.map_err(service_error) })
+    }
+}
+
+impl ObjectSink for PutStream {
+    fn set_deadline(&mut self, deadline: Instant) {
+        Self::set_deadline(self, deadline);
+    }
+
+    fn write(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async move { Self::write(self, bytes).await.map_err(service_error) })
+    }
+
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Committed, ServiceError>> {
+        Box::pin(async move { Self::finish(*self).await.map_err(service_error) })
+    }
+
+    fn abort(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(Self::abort(*self))
+    }
+}
