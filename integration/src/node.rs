@@ -128,9 +128,12 @@ impl Node {
         self.wait_ready();
     }
 
+    fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the node runs").id()
+    }
+
     fn signal(&self, signal: Signal) {
-        let process = self.process.as_ref().expect("the node runs");
-        let pid = i32::try_from(process.id()).expect("a pid fits in 31 bits");
+        let pid = i32::try_from(self.pid()).expect("a pid fits in 31 bits");
         kill(Pid::from_raw(pid), signal).expect("the process can be signalled");
     }
 
@@ -156,6 +159,13 @@ impl Node {
     /// Halts it with SIGSTOP: its sockets stay open and nothing answers.
     pub fn sigstop(&self) {
         self.signal(Signal::SIGSTOP);
+        // The signal is on its way when `kill` returns; what follows must not find a thread that still runs.
+        wait::until(wait::SOON, "every thread is halted", || {
+            match running_threads(self.pid()) {
+                0 => Ok(()),
+                running => Err(running),
+            }
+        });
     }
 
     /// Lets it go on with SIGCONT.
@@ -218,6 +228,16 @@ async fn connect(options: ConnectOptions) -> Client {
     let endpoint = options.endpoint.clone();
     let connected = Client::connect(options, default_deadline(0)).await;
     connected.unwrap_or_else(|error| panic!("cannot connect to {endpoint}: {error}"))
+}
+
+/// How many threads of a process are not stopped.
+fn running_threads(pid: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the threads of a process that runs");
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    // The state follows the name, which ends with the last parenthesis.
+    stats
+        .filter(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with('T')))
+        .count()
 }
 
 fn tail(path: &Path, lines: usize) -> String {

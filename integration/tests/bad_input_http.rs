@@ -168,7 +168,7 @@ fn what_is_no_request_is_refused_as_malformed() {
             "{query}"
         );
     }
-    http.get("/v1/nothing/here").expect_error(404, "not_found");
+    http.get("/v1/nothing/here").expect_error(404, "malformed_request");
     assert_unharmed(&cluster);
 }
 

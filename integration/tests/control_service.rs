@@ -168,22 +168,26 @@ fn list(prefix: &str, after: Option<&str>, limit: u32) -> Request {
     })
 }
 
-/// Leaves out what only the link tells, and what differs from run to run although the answers are the same: counters, and what heartbeats
-/// last told.
+/// Values that differ from run to run although the answers are the same: counters, and what heartbeats last told.
+const CHANCE: [&str; 7] = [
+    "generation",
+    "sealed_unix_ms",
+    "offset_bytes",
+    "slot",
+    "space",
+    "put_id",
+    "epoch",
+];
+
+/// Leaves out those, and what only the link tells.
 fn without_chance(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
             fields.remove("write_key");
+            // The message has the checksums.
+            let by_chance = fields.get("code").is_some_and(|code| code == "checksum_mismatch");
             for (name, field) in fields.iter_mut() {
-                let chance = [
-                    "generation",
-                    "sealed_unix_ms",
-                    "offset_bytes",
-                    "slot",
-                    "space",
-                    "put_id",
-                ];
-                *field = match chance.contains(&name.as_str()) {
+                *field = match CHANCE.contains(&name.as_str()) || (by_chance && name == "message") {
                     true => Value::from("…"),
                     false => without_chance(field.take()),
                 };
@@ -199,7 +203,8 @@ fn without_chance(mut value: Value) -> Value {
 async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> {
     let (near, far) = (cluster[0].id(), cluster[1].id());
     let unknown_node = NodeId::from_bytes([0xee; 16]);
-    let bytes = payload(1, 1000);
+    // Memory that was used before may hold the other front's bytes still: they must not be these.
+    let bytes = payload(rand::random(), 1000);
     let mut said = Vec::new();
     let mut step = async |what, request: Request| {
         let answer = front.call(&request).await;
@@ -281,7 +286,7 @@ async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> 
     said
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn both_fronts_answer_one_script_alike() {
     let cluster = Cluster::start(3);
     let link = script(&cluster, &Front::Link(RawClient::dial(cluster[0].link_address()).await)).await;

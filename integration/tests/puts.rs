@@ -142,7 +142,7 @@ fn an_http_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing() {
     cluster[1].http().get_object("half").expect_error(404, "not_found");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_put_id_sent_twice_is_one_put() {
     let cluster = Cluster::start(3);
     let client = RawClient::dial(cluster[0].link_address()).await;
@@ -223,7 +223,7 @@ async fn a_commit_whose_answer_was_lost_is_answered_the_same_when_repeated() {
     assert_accounts(&cluster);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_put_whose_session_ended_before_its_commit_is_wholly_gone() {
     let cluster = Cluster::start(2);
     let client = RawClient::dial(cluster[0].link_address()).await;
@@ -246,7 +246,7 @@ async fn a_put_whose_session_ended_before_its_commit_is_wholly_gone() {
     cluster[1].http().get_object("gone").expect_error(404, "not_found");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_commit_of_other_bytes_than_arrived_is_refused_and_leaves_nothing() {
     let cluster = Cluster::start(2);
     let client = RawClient::dial(cluster[0].link_address()).await;
@@ -266,7 +266,7 @@ async fn a_commit_of_other_bytes_than_arrived_is_refused_and_leaves_nothing() {
     cluster[0].http().get_object("wrong").expect_error(404, "not_found");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_without_bytes_expires_and_its_grant_with_it() {
     let cluster = Cluster::start_with(&ClusterOptions {
         nodes: 2,
@@ -296,7 +296,7 @@ async fn a_reservation_without_bytes_expires_and_its_grant_with_it() {
     assert_empty(&cluster);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_put_gives_its_region_back_at_once() {
     let cluster = Cluster::start(2);
     let client = RawClient::dial(cluster[0].link_address()).await;
@@ -320,7 +320,7 @@ async fn an_aborted_put_gives_its_region_back_at_once() {
     put.write(0, &[1; 100]).await.expect_err("the grant has ended");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_death_of_the_coordinator_ends_no_reservation_before_its_time() {
     let mut cluster = Cluster::start_with(&ClusterOptions {
         nodes: 3,
