@@ -140,7 +140,9 @@ pub struct MirrorEntry {
     pub sealed: Option<HomeEntry>,
     /// The accepted object that is not sealed yet, if any.
     pub pending: Option<HomeEntry>,
-    /// The epoch below which nothing is the key's object any more.
+    /// The object that its holders have dropped, if that is what is told.
+    pub withdrawn: Option<Version>,
+    /// The epoch below which nothing is the key's object any more; 0 if the key was not removed.
     pub epoch: u64,
 }
 

@@ -45,6 +45,12 @@ pub const LARGE_SAMPLE_DIVISOR: usize = 4;
 /// Weight that `fragmentation_aware` gives to the share of the free space that lies in one region; the rest goes to the free ratio.
 pub const CONTIGUITY_WEIGHT: f64 = 0.70;
 
+/// Draws of a node by its capacity, for each of two choices, before the order of bounds is asked instead.
+pub const NODE_DRAWS_MAX: usize = 8;
+
+/// Difference of free ratios below which two nodes are level.
+pub const LEVEL_TOLERANCE: f64 = 1.0 / 256.0;
+
 // Credits extend a scan; they can't if the scan budget ends first.
 const _: () = assert!(SCANNED_POSITIONS_MAX > CHARGEABLE_POSITIONS_MAX);
 

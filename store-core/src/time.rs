@@ -10,6 +10,9 @@ impl Time {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
 
+    /// The end of the clock, which is never reached.
+    pub const MAX: Self = Self(u64::MAX);
+
     /// The point `ms` milliseconds after the start of the clock.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms)

@@ -10,9 +10,9 @@ use tenon_protocol::ids::KeyHash;
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
 
 impl Directory {
-    /// Tells the partner what the key's entry is now, and that nothing below `epoch` is its object; then goes on by
-    /// [`Directory::mirrored`]. The second home tells nobody: it decides only when the first cannot be told.
-    pub(super) fn mirror(&mut self, key: KeyHash, asker: Asker, decision: Decision, epoch: u64) {
+    /// Tells the partner what the key's entry is now; then goes on by [`Directory::mirrored`]. The second home tells nobody: it decides only when
+    /// the first cannot be told.
+    pub(super) fn mirror(&mut self, key: KeyHash, asker: Asker, decision: Decision) {
         let is_first = asker.homes.first == self.node;
         let Some(to) = asker.homes.second.filter(|_| is_first) else {
             return self.mirrored(key, asker, decision, Mirrored::Alone { degraded: !is_first });
@@ -23,7 +23,11 @@ impl Directory {
             pending: entry
                 .and_then(|entry| entry.pending.as_ref())
                 .map(|pending| (&pending.object).into()),
-            epoch: epoch.max(self.tombstones.epoch(key)),
+            withdrawn: match decision {
+                Decision::Withdrawn(version) => version,
+                _ => None,
+            },
+            epoch: self.tombstones.epoch(key),
         };
         let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let question = self.new_question(deadline, Purpose::Step { key });
@@ -119,5 +123,5 @@ fn is_superseded(object: &Object, told: &MirrorEntry) -> bool {
         .pending
         .as_ref()
         .is_some_and(|pending| pending.version.epoch > version.epoch);
-    is_beaten || is_replaced || told.epoch > version.epoch.0
+    is_beaten || is_replaced || told.withdrawn == Some(version) || told.epoch > version.epoch.0
 }

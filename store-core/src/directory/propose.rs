@@ -20,7 +20,7 @@ impl Directory {
             if !proposal.is_for(&pending.object) {
                 let kind = JobKind::Propose(proposal);
                 self.work.entry(key).or_default().parked.push_back(Job { asker, kind });
-                return;
+                return self.hasten_check(key);
             }
             let answer = HomeAnswer::Accepted {
                 version: pending.object.version,
@@ -151,7 +151,7 @@ impl Directory {
             check_at: self.now.after_ms(PENDING_CHECK_MS),
         };
         self.set_pending(key, Some(pending));
-        self.mirror(key, asker, Decision::Accepted(proposal), 0);
+        self.mirror(key, asker, Decision::Accepted(proposal));
     }
 
     /// The partner has been told of an accepted object: now the holder may seal it.

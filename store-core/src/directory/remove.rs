@@ -34,7 +34,7 @@ impl Directory {
         }
         // Also where nothing is known: a partner that knows of an object says so.
         removal.changed |= !self.tombstones.owed(key).is_empty();
-        self.mirror(key, asker, Decision::Removed(removal), 0);
+        self.mirror(key, asker, Decision::Removed(removal));
     }
 
     /// The partner has been told of a removal: now the holders are.

@@ -1,8 +1,10 @@
 //! After a proposal was accepted: its seal, its withdrawal, and what is done if neither is reported.
 
 use super::Directory;
+use super::entry::Object;
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Step};
-use crate::limits::PENDING_CHECK_MS;
+use crate::limits::{CONTESTED_CHECK_MS, PENDING_CHECK_MS};
+use crate::time::Time;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
@@ -18,7 +20,7 @@ impl Directory {
             let message = format!("version {version} is not accepted for the key, or not any more");
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
-        self.mirror(key, asker, Decision::Sealed(version), 0);
+        self.mirror(key, asker, Decision::Sealed(version));
     }
 
     /// Makes the accepted object of this version the key's. False if there is none.
@@ -62,59 +64,79 @@ impl Directory {
         if is_pending {
             self.set_pending(key, None);
         }
-        let lost = self.entries.change(key, |entry| {
-            let object = entry.sealed.as_mut()?;
-            let version = object.version;
-            if version.put_id != put_id || !object.is_on(holder) {
-                return None;
-            }
-            if object.lose(|replica| replica.holder == holder) {
-                entry.sealed = None;
-                return Some(version.epoch.0 + 1);
-            }
-            Some(0)
+        let (is_changed, lost) = self.entries.change(key, |entry| {
+            let is_meant = |object: &&mut Object| object.version.put_id == put_id && object.is_on(holder);
+            let Some(object) = entry.sealed.as_mut().filter(is_meant) else {
+                return (is_pending, None);
+            };
+            let is_lost = object.lose(|replica| replica.holder == holder);
+            let lost = entry.sealed.take_if(|_| is_lost).map(|object| object.version);
+            (true, lost)
         });
-        match lost {
-            None if !is_pending => self.reply(asker.token, Ok(HomeAnswer::Done { changed: false })),
-            lost => self.mirror(key, asker, Decision::Withdrawn, lost.unwrap_or(0)),
+        if is_changed {
+            self.mirror(key, asker, Decision::Withdrawn(lost));
+        } else {
+            self.reply(asker.token, Ok(HomeAnswer::Done { changed: false }));
         }
     }
 
     /// An accepted object was not heard of for too long: its holder is to be asked.
     pub(super) fn check_pending(&mut self, key: KeyHash) {
-        let Some(pending) = self.entries.pending(key) else {
-            unreachable!("only pending objects are checked");
+        let pending = self.entries.pending(key).expect("only pending objects are checked");
+        let (homes, version) = (pending.homes, pending.object.version);
+        let is_contested = self.work.get(&key).is_some_and(|work| !work.parked.is_empty());
+        let wait_ms = if is_contested {
+            CONTESTED_CHECK_MS
+        } else {
+            PENDING_CHECK_MS
         };
-        let asker = Asker {
-            token: None,
-            homes: pending.homes,
-        };
-        self.postpone_check(key);
-        let kind = JobKind::Check;
+        self.check_at(key, self.now.after_ms(wait_ms));
+        let asker = Asker { token: None, homes };
+        let kind = JobKind::Check { version };
         self.submit(key, Job { asker, kind });
     }
 
-    fn postpone_check(&mut self, key: KeyHash) {
+    /// Another put waits for a pending object: its holder is asked sooner.
+    pub(super) fn hasten_check(&mut self, key: KeyHash) {
+        let soon = self.now.after_ms(CONTESTED_CHECK_MS);
+        if self.entries.pending(key).is_some_and(|pending| pending.check_at > soon) {
+            self.check_at(key, soon);
+        }
+    }
+
+    fn check_at(&mut self, key: KeyHash, time: Time) {
         if let Some(mut pending) = self.set_pending(key, None) {
-            pending.check_at = self.now.after_ms(PENDING_CHECK_MS);
+            pending.check_at = time;
             self.set_pending(key, Some(*pending));
         }
     }
 
-    pub(super) fn check(&mut self, key: KeyHash, asker: Asker) {
-        if let Some(pending) = self.entries.pending(key) {
-            let (holder, version) = (pending.object.replicas[0].holder, pending.object.version);
+    pub(super) fn check(&mut self, key: KeyHash, asker: Asker, version: Version) {
+        if let Some(pending) = self.entries.pending(key)
+            && pending.object.version == version
+        {
+            let holder = pending.object.replicas[0].holder;
             self.ask_holder(key, holder, version, HolderQuestionKind::Confirm);
-            self.wait(key, asker, Step::Check);
+            self.wait(key, asker, Step::Check { version });
         }
     }
 
     /// The holder of a pending object has answered whether it is sealed. If it is not after so long, or does not answer, the object is withdrawn: should
     /// its holder report the seal after all, it learns that and drops it.
-    pub(super) fn checked(&mut self, key: KeyHash, asker: Asker, answer: Option<KeyResult<HolderAnswer>>) {
-        let Some(version) = self.entries.pending(key).map(|pending| pending.object.version) else {
+    pub(super) fn checked(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        version: Version,
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        if self
+            .entries
+            .pending(key)
+            .is_none_or(|pending| pending.object.version != version)
+        {
             return;
-        };
+        }
         match answer {
             Some(Ok(HolderAnswer::Confirmed { held: true })) => {
                 self.promote(key, version);
@@ -125,6 +147,6 @@ impl Directory {
             // It was reached and could not say: it is asked again at the next check.
             Some(Ok(HolderAnswer::Dropped) | Err(_)) => return,
         }
-        self.mirror(key, asker, Decision::Checked, 0);
+        self.mirror(key, asker, Decision::Checked);
     }
 }

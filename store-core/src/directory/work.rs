@@ -3,8 +3,9 @@
 use super::entry::Object;
 use super::tombstone::Owed;
 use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
+use crate::limits::WAITING_PER_KEY_MAX;
 use std::collections::{BTreeMap, VecDeque};
-use tenon_protocol::error::ServiceError;
+use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::{HolderAnswer, HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
 use tenon_protocol::message::{KeyResult, Replica};
@@ -41,7 +42,7 @@ pub(super) enum JobKind {
     Withdrawn { put_id: PutId, holder: NodeId },
     Remove,
     Mirror(MirrorEntry),
-    Check,
+    Check { version: Version },
 }
 
 /// An object that wants to be the key's.
@@ -109,7 +110,7 @@ pub(super) enum Step {
     /// Holders that are to drop what was removed.
     Drop(Drops),
     /// Whether a pending object is sealed.
-    Check,
+    Check { version: Version },
 }
 
 /// What the partner is told of.
@@ -118,8 +119,8 @@ pub(super) enum Decision {
     Accepted(Proposal),
     Sealed(Version),
     Removed(Removal),
-    /// A proposal or an object was taken away.
-    Withdrawn,
+    /// A proposal was taken away, or this object.
+    Withdrawn(Option<Version>),
     /// A pending object was looked after; nobody waits.
     Checked,
 }
@@ -200,7 +201,12 @@ impl Directory {
         if let JobKind::Withdrawn { put_id, holder } = job.kind {
             self.cancel_proposals(key, put_id, holder);
         }
-        self.work.entry(key).or_default().queue.push_back(job);
+        let work = self.work.entry(key).or_default();
+        if job.is_for_its_answer() && work.queue.len() + work.parked.len() >= WAITING_PER_KEY_MAX {
+            let message = format!("{WAITING_PER_KEY_MAX} calls wait for the key; try again later");
+            return self.reply(job.asker.token, Err(ServiceError::new(ErrorCode::Overloaded, message)));
+        }
+        work.queue.push_back(job);
         self.advance(key);
     }
 
@@ -235,7 +241,7 @@ impl Directory {
             JobKind::Withdrawn { put_id, holder } => self.withdrawn(key, asker, put_id, holder),
             JobKind::Remove => self.remove(key, asker, Removal::default()),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),
-            JobKind::Check => self.check(key, asker),
+            JobKind::Check { version } => self.check(key, asker, version),
         }
     }
 
@@ -251,7 +257,7 @@ impl Directory {
                 let owed = drops.open.remove(&question).expect("a drop that is waited for");
                 self.dropped(key, asker, drops, owed, answer.into_holders());
             }
-            Step::Check => self.checked(key, asker, answer.into_holders()),
+            Step::Check { version } => self.checked(key, asker, version, answer.into_holders()),
         }
         self.advance(key);
     }
@@ -269,7 +275,7 @@ impl Directory {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
             Decision::Sealed(version) => self.seal_told(key, asker, version, mirrored),
-            Decision::Withdrawn | Decision::Checked => {
+            Decision::Withdrawn(_) | Decision::Checked => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {
                         entry.sealed.get_or_insert(object);

@@ -1,0 +1,7 @@
+//! The homes of keys, by behaviour and under random orders of messages and failures.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cluster;
+mod one_home;
+mod random;
+mod two_homes;

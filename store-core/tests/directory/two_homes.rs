@@ -1,0 +1,229 @@
+//! What homes do when one of them does not answer.
+
+use crate::cluster::*;
+use tenon_protocol::error::ErrorCode;
+use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::member::{HomeAnswer, HomeEventKind, MirrorEntry};
+use tenon_store_core::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
+
+fn version(epoch: u64, put_id: u64) -> Version {
+    Version {
+        epoch: Epoch(epoch),
+        put_id: put(put_id),
+    }
+}
+
+fn accepted(version: Version, degraded: bool) -> HomeAnswer {
+    HomeAnswer::Accepted { version, degraded }
+}
+
+/// A cluster whose first home has begun a new life without its entries.
+fn forget(cluster: &mut Cluster, home: usize) {
+    cluster.directories[home] = tenon_store_core::directory::Directory::new(home_id(home));
+}
+
+#[test]
+fn the_second_home_passes_decisions_on_to_the_first() {
+    let mut cluster = Cluster::new(2);
+    let stored = cluster.store(SECOND, key(1), 1, 0);
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+    assert_eq!(cluster.call(SECOND, key(1), propose(2, 1, 1)), exists(stored, false));
+    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.located(FIRST, key(1)), None);
+}
+
+#[test]
+fn the_first_home_alone_marks_its_answers_degraded() {
+    let mut cluster = Cluster::new(1);
+    cluster.home_answers[SECOND] = false;
+    for _ in 0..2 {
+        assert_eq!(
+            cluster.call(FIRST, key(1), propose(1, 0, 1)),
+            Ok(accepted(version(1, 1), true))
+        );
+    }
+    assert_eq!(
+        cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
+        done(true)
+    );
+    assert_eq!(cluster.located(FIRST, key(1)), Some(version(1, 1)));
+}
+
+#[test]
+fn the_second_home_decides_when_the_first_does_not_answer() {
+    let mut cluster = Cluster::new(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    cluster.home_answers[FIRST] = false;
+    assert_eq!(cluster.located(SECOND, key(1)), Some(stored));
+    assert_eq!(cluster.call(SECOND, key(1), propose(2, 1, 1)), exists(stored, true));
+    assert_eq!(
+        cluster.call(SECOND, key(2), propose(3, 1, 1)),
+        Ok(accepted(version(1, 3), true))
+    );
+    assert_eq!(
+        cluster.call(SECOND, key(2), HomeEventKind::Sealed { version: version(1, 3) }),
+        done(true)
+    );
+    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert!(cluster.holders[0].sealed.is_empty());
+}
+
+#[test]
+fn a_put_that_the_first_home_accepted_before_it_died_is_finished_at_the_second() {
+    let mut cluster = Cluster::new(2);
+    assert_eq!(
+        cluster.call(FIRST, key(1), propose(1, 0, 1)),
+        Ok(accepted(version(1, 1), false))
+    );
+    cluster.home_answers[FIRST] = false;
+    let waiting = cluster.send(SECOND, key(1), propose(2, 1, 1));
+    cluster.settle();
+    assert!(cluster.answers.is_empty(), "the first home's decision stands");
+    assert_eq!(
+        cluster.call(SECOND, key(1), propose(1, 0, 1)),
+        Ok(accepted(version(1, 1), false))
+    );
+    cluster.holders[0].sealed.insert(key(1), version(1, 1));
+    assert_eq!(
+        cluster.call(SECOND, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
+        done(true)
+    );
+    assert_eq!(cluster.answers[&waiting], exists(version(1, 1), true));
+}
+
+#[test]
+fn a_partner_that_is_silent_costs_a_bounded_time() {
+    let mut cluster = Cluster::new(1);
+    let token = cluster.send(FIRST, key(1), propose(1, 0, 1));
+    cluster.deliver(0);
+    let to_partner = cluster.under_way.clone();
+    cluster.under_way.clear();
+    cluster.now = cluster.now.after_ms(DIRECTORY_QUESTION_MS);
+    cluster.event(FIRST, tenon_store_core::directory::Event::Tick);
+    assert_eq!(cluster.answers[&token], Ok(accepted(version(1, 1), true)));
+    cluster.under_way = to_partner;
+    cluster.settle();
+    assert_eq!(cluster.answers.len(), 1, "an answer that comes late changes nothing");
+}
+
+#[test]
+fn a_first_home_that_forgot_everything_learns_of_an_object_before_it_accepts_another() {
+    let mut cluster = Cluster::new(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    forget(&mut cluster, FIRST);
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(stored, false));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+    assert_eq!(cluster.directories[FIRST].counts().pending, 0);
+}
+
+#[test]
+fn a_first_home_that_forgot_everything_still_removes() {
+    let mut cluster = Cluster::new(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    forget(&mut cluster, FIRST);
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert!(cluster.holders[0].sealed.is_empty());
+    assert_eq!(cluster.located(SECOND, key(1)), None);
+}
+
+#[test]
+fn a_stale_object_at_the_second_home_gives_way_once_its_holder_denies_it() {
+    let mut cluster = Cluster::new(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.home_answers[SECOND] = false;
+    cluster.holders[0].sealed.clear();
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(true));
+    cluster.home_answers[SECOND] = true;
+    assert_eq!(
+        cluster.call(FIRST, key(1), propose(2, 1, 1)),
+        Ok(accepted(version(2, 2), false))
+    );
+    assert_eq!(cluster.located(SECOND, key(1)), None);
+}
+
+#[test]
+fn only_the_first_home_tells_the_second() {
+    let mut cluster = Cluster::new(1);
+    let entry = MirrorEntry {
+        sealed: None,
+        pending: None,
+        withdrawn: None,
+        epoch: 9,
+    };
+    let error = cluster.call(FIRST, key(1), HomeEventKind::Mirror(entry)).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+}
+
+#[test]
+fn homes_that_accepted_apart_do_not_both_go_on() {
+    let mut cluster = Cluster::new(2);
+    cluster.home_answers[FIRST] = false;
+    assert_eq!(
+        cluster.call(SECOND, key(1), propose(1, 0, 1)),
+        Ok(accepted(version(1, 1), true))
+    );
+    cluster.home_answers[FIRST] = true;
+    let error = cluster.call(FIRST, key(1), propose(2, 1, 1)).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert_eq!(cluster.directories[FIRST].counts().pending, 0);
+    // The one that was accepted goes on at the home that accepted it, and is found by the other.
+    cluster.holders[0].sealed.insert(key(1), version(1, 1));
+    cluster.pass(PENDING_CHECK_MS);
+    cluster.settle();
+    assert_eq!(
+        cluster.call(FIRST, key(1), propose(2, 1, 1)),
+        exists(version(1, 1), false)
+    );
+}
+
+#[test]
+fn what_the_second_home_accepted_alone_survives_a_word_of_the_first_that_is_about_nothing() {
+    let mut cluster = Cluster::new(1);
+    cluster.home_answers[FIRST] = false;
+    assert_eq!(
+        cluster.call(SECOND, key(1), propose(1, 0, 1)),
+        Ok(accepted(version(1, 1), true))
+    );
+    cluster.home_answers[FIRST] = true;
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(false));
+    cluster.home_answers[FIRST] = false;
+    let sealed = HomeEventKind::Sealed { version: version(1, 1) };
+    assert_eq!(cluster.call(SECOND, key(1), sealed), done(true));
+}
+
+#[test]
+fn an_object_that_both_homes_accepted_alone_is_pending_at_neither_once_it_is_sealed() {
+    let mut cluster = Cluster::new(1);
+    for (home, other) in [(SECOND, FIRST), (FIRST, SECOND)] {
+        cluster.home_answers[other] = false;
+        assert_eq!(
+            cluster.call(home, key(1), propose(1, 0, 1)),
+            Ok(accepted(version(1, 1), true))
+        );
+        cluster.home_answers[other] = true;
+    }
+    let sealed = HomeEventKind::Sealed { version: version(1, 1) };
+    assert_eq!(cluster.call(FIRST, key(1), sealed), done(true));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(version(1, 1)));
+        assert_eq!(cluster.directories[home].counts().pending, 0);
+    }
+}
+
+#[test]
+fn a_request_that_waits_at_the_first_home_through_the_second_is_answered_in_time() {
+    let mut cluster = Cluster::new(2);
+    assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());
+    cluster.holders[0].sealed.insert(key(1), version(1, 1));
+    let token = cluster.send(SECOND, key(1), propose(2, 1, 1));
+    cluster.settle();
+    cluster.now = cluster.now.after_ms(DEADLINE_MS);
+    cluster.event(SECOND, tenon_store_core::directory::Event::Tick);
+    let error = cluster.answers.remove(&token).unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::DeadlineExceeded);
+    cluster.event(FIRST, tenon_store_core::directory::Event::Tick);
+    cluster.settle();
+    for home in &cluster.directories {
+        assert_eq!((home.counts().requests, home.counts().questions), (0, 0));
+    }
+}
