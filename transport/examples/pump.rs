@@ -1,11 +1,12 @@
 //! Throughput of the tcp engine beside a bare pump, between two processes over loopback.
 //!
-//! Moves 64 MiB of memory on each side round and round for a fixed time, alternating the cases so that the machine's mood meets all of
-//! them: a bare tokio pump of 1, 2 and 4 connections with frames of the same bytes, and reads and writes of the engine, batched, several
-//! batches under way, with the checksums of the receiving side. Prints medians and ratios to the best pump. It does not measure
-//! placement, control calls, checksums of the sending side, or a real network.
+//! Moves 64 MiB of memory on each side round and round for a fixed time, alternating the cases so that the machine's
+//! mood meets all of them: a bare tokio pump of 1, 2 and 4 connections with frames of the same bytes, and reads and
+//! writes of the engine, batched, several batches under way, with the checksums of the receiving side. Prints medians,
+//! ratios to the best pump, and the processor time of both ends per gigabyte, which a busy machine disturbs less. It
+//! does not measure placement, control calls, checksums of the sending side, or a real network.
 //!
-//! `cargo run --release -p tenon-transport --example pump [seconds per case]`
+//! `cargo run --release -p tenon-transport --example pump [seconds per case [prefix of the cases' names]]`
 
 #![allow(clippy::unwrap_used, reason = "a probe may fail anywhere")]
 
@@ -219,9 +220,22 @@ fn start_child() -> (Child, SocketAddr, Endpoint, RemoteKey, RemoteKey) {
     (child, pump, endpoint, key(fields[2]), key(fields[3]))
 }
 
+/// Seconds of processor time that a process has used, to the hundredth.
+fn cpu_seconds(process: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().unwrap())
+        .sum();
+    ticks as f64 / 100.0
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn main() {
@@ -230,6 +244,7 @@ fn main() {
         return serve();
     }
     let time = Duration::from_secs_f64(argument.map_or(0.5, |seconds| seconds.parse().unwrap()));
+    let only = std::env::args().nth(2).unwrap_or_default();
     let (mut child, pump, endpoint, read_key, write_key) = start_child();
     let cases = [
         ("pump/1", None),
@@ -243,6 +258,9 @@ fn main() {
         ("write/16MiB", Some((Op::Write, write_key, 16 * MIB))),
     ];
     let mut figures: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
+    let mut cpu: Vec<(f64, f64)> = vec![(0.0, 0.0); cases.len()];
+    let child_id = child.id().to_string();
+    let used = || cpu_seconds("self") + cpu_seconds(&child_id);
     runtime().block_on(async {
         let ours = memory();
         let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
@@ -251,12 +269,19 @@ fn main() {
             .await
             .unwrap();
         for _ in 0..ROUNDS {
-            for (case, (name, engine_case)) in cases.iter().enumerate() {
+            for (case, (name, engine_case)) in cases
+                .iter()
+                .enumerate()
+                .filter(|(_, (name, _))| name.starts_with(&only))
+            {
+                let (cpu_before, begun) = (used(), Instant::now());
                 let figure = match *engine_case {
                     None => pump_in(pump, name[5..].parse().unwrap(), time).await,
                     Some((op, key, size)) => engine(&connection, &ours, op, key, size, time).await,
                 };
                 figures[case].push(figure / 1e9);
+                cpu[case].0 += used() - cpu_before;
+                cpu[case].1 += figure / 1e9 * begun.elapsed().as_secs_f64();
             }
         }
     });
@@ -264,10 +289,8 @@ fn main() {
     child.wait().unwrap();
     let medians: Vec<f64> = figures.iter_mut().map(|values| median(values)).collect();
     let best = medians[..3].iter().copied().fold(0.0, f64::max);
-    for ((name, _), gb_per_s) in cases.iter().zip(&medians) {
-        println!(
-            "{name:12} {gb_per_s:6.2} GB/s  {:5.2} of the best pump",
-            gb_per_s / best
-        );
+    for (((name, _), gb_per_s), (cpu_s, gb)) in cases.iter().zip(&medians).zip(&cpu) {
+        let (ratio, cpu_ms_per_gb) = (gb_per_s / best, cpu_s / gb * 1e3);
+        println!("{name:12} {gb_per_s:6.2} GB/s  {ratio:5.2} of the best pump  {cpu_ms_per_gb:6.0} CPU ms/GB");
     }
 }

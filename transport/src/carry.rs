@@ -1,4 +1,5 @@
-//! Carrying out batches inside one process, piece by piece, over a way that may be imperfect. Shared by the local and the sim engine.
+//! Carrying out batches inside one process, piece by piece, over a way that may be imperfect. Shared by the local and
+//! the sim engine.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -232,8 +233,8 @@ fn units(batch: &[Transfer], tallies: &[Tally]) -> Vec<Vec<usize>> {
     units
 }
 
-/// Copies one piece between the local slices, from `start_bytes` of the transfer on, and the access, from `offset_bytes` on. Returns
-/// the checksum of what landed.
+/// Copies one piece between the local slices, from `start_bytes` of the transfer on, and the access, from
+/// `offset_bytes` on. Returns the checksum of what landed.
 fn copy(
     transfer: &Transfer,
     start_bytes: u64,

@@ -10,8 +10,8 @@ pub fn crc64(bytes: &[u8]) -> u64 {
 
 /// Checksum of two pieces put together, from the checksum of each and the length of the second.
 ///
-/// The first is multiplied by x to the power of the second's length in bits. That power is put together from a table, so the cost is one
-/// short product for each set bit of the length.
+/// The first is multiplied by x to the power of the second's length in bits. That power is put together from a table,
+/// so the cost is one short product for each set bit of the length.
 #[must_use]
 pub fn combine(first: u64, second: u64, second_len_bytes: u64) -> u64 {
     let mut shifted = first;

@@ -1,25 +1,26 @@
 //! The contract that every engine keeps: submit batches of one-sided reads and writes, get one typed result for each.
 //!
 //! # Ordering
-//! Transfers of a batch have no order among each other, except those that share a non-zero [`Transfer::group`]: they are
-//! carried out in the order in which they stand in the batch, and all go in the same direction. Two batches have no order;
-//! await the first before submitting the second where order matters. Transfers that overlap in memory and are not ordered leave undefined content there.
+//! Transfers of a batch have no order among each other, except those that share a non-zero [`Transfer::group`]: they
+//! are carried out in the order in which they stand in the batch, and all go in the same direction. Two batches have no
+//! order; await the first before submitting the second where order matters. Transfers that overlap in memory and are
+//! not ordered leave undefined content there.
 //!
 //! # Holds
-//! On engines that guard reads ([`Connection::guards_reads`]) the owner takes the [`Hold`](crate::Hold)s of *all* reads of
-//! a group before it sends the group's first byte, and keeps each until the group's last byte is sent. So a group that reads
-//! a payload and the line that describes it sees both under one hold.
+//! On engines that guard reads ([`Connection::guards_reads`]) the owner takes the [`Hold`](crate::Hold)s of *all* reads
+//! of a group before it sends the group's first byte, and keeps each until the group's last byte is sent. So a group
+//! that reads a payload and the line that describes it sees both under one hold.
 //!
 //! # Deadlines and cancellation
 //! Each submission has one deadline. When it passes, transfers that are not complete resolve to
-//! [`TransferError::Deadline`]; the connection stays usable. Dropping the [`Submission`] cancels. In both cases the engine
-//! touches no memory of [`Transfer::local`] any more: it lets go of the slices before the future resolves, or before the
-//! drop returns. At the owner, bytes of a write that has ended in this way may still land for as long as the export is there: write
-//! again only where the owner verifies what it has, or under another key.
+//! [`TransferError::Deadline`]; the connection stays usable. Dropping the [`Submission`] cancels. In both cases the
+//! engine touches no memory of [`Transfer::local`] any more: it lets go of the slices before the future resolves, or
+//! before the drop returns. At the owner, bytes of a write that has ended in this way may still land for as long as the
+//! export is there: write again only where the owner verifies what it has, or under another key.
 //!
 //! # Back-pressure
-//! Bytes and transfers under way are bounded per connection (see [`limits`](crate::limits)). A submission beyond that waits inside its
-//! own deadline; nothing queues without bound.
+//! Bytes and transfers under way are bounded per connection (see [`limits`](crate::limits)). A submission beyond that
+//! waits inside its own deadline; nothing queues without bound.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -51,11 +52,12 @@ pub struct Transfer {
     pub key: RemoteKey,
     /// Where the range starts, counted from the start of the export.
     pub remote_offset_bytes: u64,
-    /// Local memory in order; the sum of the lengths is the transfer's length, at least one byte. The slices keep the memory
-    /// alive while the engine may touch it.
+    /// Local memory in order; the sum of the lengths is the transfer's length, at least one byte. The slices keep the
+    /// memory alive while the engine may touch it.
     pub local: Vec<Slice>,
-    /// Zero: independent, and free to be striped over lanes. Otherwise all transfers of the batch with the same number go in
-    /// the same direction and are carried out in order, reads under common holds. Group numbers mean nothing beyond their batch.
+    /// Zero: independent, and free to be striped over lanes. Otherwise all transfers of the batch with the same number
+    /// go in the same direction and are carried out in order, reads under common holds. Group numbers mean nothing
+    /// beyond their batch.
     pub group: u32,
 }
 
@@ -72,28 +74,31 @@ impl Transfer {
 pub struct Done {
     /// Bytes moved: always the full length of the transfer.
     pub bytes: u64,
-    /// What the owner's guard stamped the read with (see [`Hold::stamp`](crate::Hold::stamp)). `None` for writes and for one-sided engines.
+    /// What the owner's guard stamped the read with (see [`Hold::stamp`](crate::Hold::stamp)). `None` for writes and
+    /// for one-sided engines.
     pub stamp: Option<u64>,
-    /// CRC-64/NVME of the bytes where they landed: computed by this side for reads, by the owner for writes. Compare it with the
-    /// checksum that was expected; the engine cannot know it. `None` for engines that do not see the bytes.
+    /// CRC-64/NVME of the bytes where they landed: computed by this side for reads, by the owner for writes. Compare it
+    /// with the checksum that was expected; the engine cannot know it. `None` for engines that do not see the bytes.
     pub crc64: Option<u64>,
 }
 
 /// Why a transfer did not complete.
 ///
-/// In every case: the local memory of a failed *read* has undefined content and is no longer touched; the remote range of a
-/// failed *write* has undefined content until the owner says otherwise, unless the variant says that nothing was written.
+/// In every case: the local memory of a failed *read* has undefined content and is no longer touched; the remote range
+/// of a failed *write* has undefined content until the owner says otherwise, unless the variant says that nothing was
+/// written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The peer has no export under this key (never had, or it was revoked before the transfer arrived). Nothing was touched. The
-    /// connection is usable.
+    /// The peer has no export under this key (never had, or it was revoked before the transfer arrived). Nothing was
+    /// touched. The connection is usable.
     #[error("the peer exports nothing under key {key}")]
     UnknownKey {
         /// The key that was asked for.
         key: RemoteKey,
     },
-    /// The export belongs to another session, or does not allow this direction. Nothing was touched. The connection is usable.
+    /// The export belongs to another session, or does not allow this direction. Nothing was touched. The connection is
+    /// usable.
     #[error("key {key} does not allow a {op:?} in this session")]
     Forbidden {
         /// The key that was asked for.
@@ -111,8 +116,8 @@ pub enum TransferError {
         /// Length of the export.
         export_bytes: u64,
     },
-    /// The export's guard refused. A large transfer is guarded frame by frame, so earlier frames may have moved. The connection
-    /// is usable.
+    /// The export's guard refused. A large transfer is guarded frame by frame, so earlier frames may have moved. The
+    /// connection is usable.
     #[error("the peer's guard refused: {message} (code {code})")]
     Refused {
         /// The guard's code; its meaning belongs to the crates above.
@@ -123,7 +128,8 @@ pub enum TransferError {
     /// The export was revoked while the transfer was under way. The connection is usable.
     #[error("the export was revoked during the transfer")]
     Revoked,
-    /// Parts of one read were served under different stamps: the range changed its meaning in between. The connection is usable.
+    /// Parts of one read were served under different stamps: the range changed its meaning in between. The connection
+    /// is usable.
     #[error("parts of the read carry different stamps, {first} and {other}")]
     Torn {
         /// Stamp of the part that arrived first.
@@ -146,8 +152,8 @@ pub enum TransferError {
         /// What happened, in words.
         reason: String,
     },
-    /// The request itself is malformed: no bytes, too many transfers in the batch, or both directions in a group. Nothing was touched. The
-    /// connection is usable.
+    /// The request itself is malformed: no bytes, too many transfers in the batch, or both directions in a group.
+    /// Nothing was touched. The connection is usable.
     #[error("invalid transfer: {reason}")]
     Invalid {
         /// What is wrong with it, in words.
@@ -229,8 +235,8 @@ pub trait Connection: Send + Sync + fmt::Debug {
     /// Submits a batch. The result has one entry per transfer, in order; one failed transfer does not fail the others.
     fn submit(&self, batch: Vec<Transfer>, deadline: Instant) -> Submission;
 
-    /// True if the owner holds a range while it sends it and [`Done::stamp`] is exact. False for one-sided engines: read the line
-    /// that describes the range afterwards.
+    /// True if the owner holds a range while it sends it and [`Done::stamp`] is exact. False for one-sided engines:
+    /// read the line that describes the range afterwards.
     fn guards_reads(&self) -> bool;
 
     /// True once the connection is closed for good: it will not come back by itself.

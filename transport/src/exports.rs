@@ -1,5 +1,5 @@
-//! What peers may touch: exported ranges of memory, each with rights, a scope and a guard. Shared by the target side of every
-//! engine that sees the bytes.
+//! What peers may touch: exported ranges of memory, each with rights, a scope and a guard. Shared by the target side of
+//! every engine that sees the bytes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,26 +30,26 @@ pub enum Scope {
     Session(SessionId),
 }
 
-/// Decides on each access to an export, and learns when it is over. Called by the target side, from its I/O tasks: it must
-/// not block. No lock of this crate is held during a call or while a hold is released, so it may call [`Exports`] back. A call that
-/// raced with [`Exports::revoke`] may come just after it; such an access touches nothing.
+/// Decides on each access to an export, and learns when it is over. Called by the target side, from its I/O tasks: it
+/// must not block. No lock of this crate is held during a call or while a hold is released, so it may call [`Exports`]
+/// back. A call that raced with [`Exports::revoke`] may come just after it; such an access touches nothing.
 pub trait Guard: Send + Sync {
-    /// Called before the first byte of a remote read of this range is touched. The hold is dropped when the last byte has left, or the
-    /// access failed. Offsets count from the start of the export.
+    /// Called before the first byte of a remote read of this range is touched. The hold is dropped when the last byte
+    /// has left, or the access failed. Offsets count from the start of the export.
     ///
     /// # Errors
     /// [`Refused`] reaches the initiator; nothing is touched.
     fn begin_read(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused>;
 
-    /// Called before the first byte of one write frame lands in this range. From here until the hold is dropped, the content of the
-    /// range is undefined, whatever [`Guard::wrote`] said of it before.
+    /// Called before the first byte of one write frame lands in this range. From here until the hold is dropped, the
+    /// content of the range is undefined, whatever [`Guard::wrote`] said of it before.
     ///
     /// # Errors
     /// [`Refused`] reaches the initiator; nothing is touched.
     fn begin_write(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused>;
 
-    /// All bytes of one write frame are in memory; `crc64` was computed over the destination as they landed. Called before the frame's
-    /// hold is dropped and before the initiator hears of it. Not called for a frame that failed.
+    /// All bytes of one write frame are in memory; `crc64` was computed over the destination as they landed. Called
+    /// before the frame's hold is dropped and before the initiator hears of it. Not called for a frame that failed.
     fn wrote(&self, offset_bytes: u64, len_bytes: u64, crc64: u64);
 }
 
@@ -199,9 +199,9 @@ impl Exports {
         Ok(key)
     }
 
-    /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none will:
-    /// accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at most one system
-    /// call or copy of a piece. Returns false if there is no such key.
+    /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none
+    /// will: accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
+    /// most one system call or copy of a piece. Returns false if there is no such key.
     pub fn revoke(&self, key: RemoteKey) -> bool {
         let Some(entry) = self.entries.write().remove(&key) else {
             return false;
@@ -307,8 +307,8 @@ impl Access {
         self.hold.stamp
     }
 
-    /// Runs one short, synchronous touch of the memory with the place where `offset_bytes` of this access lies in it; refuses once
-    /// the export is revoked.
+    /// Runs one short, synchronous touch of the memory with the place where `offset_bytes` of this access lies in it;
+    /// refuses once the export is revoked.
     pub(crate) fn touch<T>(
         &self,
         offset_bytes: u64,

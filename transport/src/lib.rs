@@ -1,11 +1,12 @@
 //! Moving bytes between registered memory, and frames between peers.
 //!
 //! This crate knows nothing of objects, keys of objects, leases or HTTP. It knows [`Memory`] that may be touched by
-//! several parties at once, [`Exports`] that say what a peer may touch, the [`Connection`] trait through which batches of
-//! one-sided reads and writes are submitted, and the [`link`]: an authenticated, framed, multiplexed control channel.
+//! several parties at once, [`Exports`] that say what a peer may touch, the [`Connection`] trait through which batches
+//! of one-sided reads and writes are submitted, and the [`link`]: an authenticated, framed, multiplexed control
+//! channel.
 //!
-//! Engines: [`tcp`] (TCP and unix stream sockets), [`local`] (one process), [`sim`] (seeded faults). All pass the suite in
-//! `conformance`.
+//! Engines: [`tcp`] (TCP and unix stream sockets), [`local`] (one process), [`sim`] (seeded faults). All pass the suite
+//! in `conformance`.
 //!
 //! Architecture invariant: `unsafe` code lives in the `memory` module alone.
 #![deny(unsafe_code)]

@@ -77,7 +77,8 @@ pub const MAX_IN_FLIGHT_REQUESTS: usize = 8192;
 pub const MAX_IN_FLIGHT_BYTES: u64 = 256 << 20;
 /// Requests that a batch sends in one go, unless a group is larger.
 pub const STEP_PARTS: usize = 1024;
-/// Bytes that a batch sends in one go, unless a group is larger: a quarter of what may be under way, so that batches interleave.
+/// Bytes that a batch sends in one go, unless a group is larger: a quarter of what may be under way, so that batches
+/// interleave.
 pub const STEP_BYTES: u64 = MAX_IN_FLIGHT_BYTES / 4;
 /// First pause before a dead lane is dialled again; it doubles each time.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);

@@ -1,5 +1,5 @@
-//! A simulated network between connections and exports of one process, with seeded faults. Reproducible from its seed when
-//! tokio's clock is paused and one thread drives it.
+//! A simulated network between connections and exports of one process, with seeded faults. Reproducible from its seed
+//! when tokio's clock is paused and one thread drives it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -158,8 +158,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends our side and waits a little for the peer to end its own: closing while something of the peer is unread would throw
-    /// away what we said last.
+    /// Ends our side and waits a little for the peer to end its own: closing while something of the peer is unread
+    /// would throw away what we said last.
     pub(crate) async fn finish(&self) {
         if self.shutdown(Shutdown::Write).is_err() {
             return;

@@ -17,7 +17,8 @@ fn is_let_go(slice: &Slice) -> bool {
     Arc::strong_count(slice.memory()) == 1
 }
 
-/// However a submission ends, its memory belongs to the caller alone when it has: the last slice turns into bytes without a copy.
+/// However a submission ends, its memory belongs to the caller alone when it has: the last slice turns into bytes
+/// without a copy.
 pub async fn nothing_is_held_once_a_submission_has_ended(fixture: &impl Fixture) {
     let bytes = pattern(3 << 20, 7);
     let (_owner, key) = export(fixture, bytes.clone(), Rights::Read);

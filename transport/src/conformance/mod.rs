@@ -1,7 +1,7 @@
 //! One suite for every engine: what the contract of [`Connection`] promises, as checks that each can fail.
 //!
-//! An engine gives a [`Fixture`] and gets one test per check from [`conformance_tests!`](crate::conformance_tests). All waiting is by
-//! tokio's clock, so engines that are simulated can run it paused.
+//! An engine gives a [`Fixture`] and gets one test per check from [`conformance_tests!`](crate::conformance_tests). All
+//! waiting is by tokio's clock, so engines that are simulated can run it paused.
 
 mod access;
 mod endings;
@@ -132,8 +132,8 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Makes one test of each check of the suite. `$test` is the attribute of the tests, `$fixture` an expression that awaits nothing or
-/// is a future of a [`Fixture`].
+/// Makes one test of each check of the suite. `$test` is the attribute of the tests, `$fixture` an expression that
+/// awaits nothing or is a future of a [`Fixture`].
 #[macro_export]
 macro_rules! conformance_tests {
     ($test:meta, $fixture:expr) => {

@@ -16,8 +16,8 @@ const LEN: usize = 5 << 20;
 const BATCHES: usize = 25;
 const SEEDS: u64 = 3;
 
-/// Random batches of reads and writes over ranges that do not overlap within a batch leave both memories as a model of two vectors
-/// says. A failure names its seed.
+/// Random batches of reads and writes over ranges that do not overlap within a batch leave both memories as a model of
+/// two vectors says. A failure names its seed.
 pub async fn random_batches_match_a_naive_model(fixture: &impl Fixture) {
     for seed in 0..SEEDS {
         let mut chance = StdRng::seed_from_u64(seed);

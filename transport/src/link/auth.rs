@@ -1,4 +1,5 @@
-//! Who may connect: keys for the handshake's proofs. All cryptography of this crate is in this file: HMAC-SHA256 and nothing else.
+//! Who may connect: keys for the handshake's proofs. All cryptography of this crate is in this file: HMAC-SHA256 and
+//! nothing else.
 
 use std::fmt;
 
@@ -233,8 +234,8 @@ impl Authenticator for SharedSecret {
     }
 }
 
-/// A bearer's token: for diallers. Whoever has the key is the bearer, so it travels only over channels that are trusted with it.
-/// Its key is never printed.
+/// A bearer's token: for diallers. Whoever has the key is the bearer, so it travels only over channels that are trusted
+/// with it. Its key is never printed.
 #[derive(Clone)]
 pub struct Token {
     claims: TokenClaims,

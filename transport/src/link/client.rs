@@ -40,8 +40,8 @@ pub struct Remote {
     pub context: [u8; 32],
 }
 
-/// An authenticated control link: calls go out in any number, answers come back in any order. Dropping the last reference closes
-/// it.
+/// An authenticated control link: calls go out in any number, answers come back in any order. Dropping the last
+/// reference closes it.
 pub struct Link {
     remote: Remote,
     calls: Arc<Calls>,
@@ -75,12 +75,12 @@ impl Link {
         }))
     }
 
-    /// Sends a request and waits for its answer. The peer is told how much time is left. Beyond [`MAX_LINK_CALLS`] calls under way
-    /// it waits its turn, inside the deadline.
+    /// Sends a request and waits for its answer. The peer is told how much time is left. Beyond [`MAX_LINK_CALLS`]
+    /// calls under way it waits its turn, inside the deadline.
     ///
     /// # Errors
-    /// [`LinkError::Deadline`], [`LinkError::Closed`], [`LinkError::TooLarge`]; [`LinkError::Protocol`] if the peer could not put
-    /// its answer together.
+    /// [`LinkError::Deadline`], [`LinkError::Closed`], [`LinkError::TooLarge`]; [`LinkError::Protocol`] if the peer
+    /// could not put its answer together.
     pub async fn call(&self, request: Bytes, deadline: Instant) -> Result<Bytes, LinkError> {
         if request.len() > MAX_LINK_FRAME_BYTES as usize {
             return Err(LinkError::TooLarge {

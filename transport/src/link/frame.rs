@@ -1,5 +1,5 @@
-//! Frames of a control link: a fixed header, then the payload. Both are covered by a checksum, so a bit that flips on the way ends
-//! the link and never reaches a caller.
+//! Frames of a control link: a fixed header, then the payload. Both are covered by a checksum, so a bit that flips on
+//! the way ends the link and never reaches a caller.
 
 use std::io;
 

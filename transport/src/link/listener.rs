@@ -130,8 +130,8 @@ impl Listener {
         &self.local
     }
 
-    /// Serves until `shutdown` becomes true or its sender is dropped; then stops accepting, tells every peer, lets calls under way
-    /// finish for a short time, closes all, and returns. Dropping the future closes all at once.
+    /// Serves until `shutdown` becomes true or its sender is dropped; then stops accepting, tells every peer, lets
+    /// calls under way finish for a short time, closes all, and returns. Dropping the future closes all at once.
     pub async fn serve(self, serving: Serving, mut shutdown: watch::Receiver<bool>) {
         let server = Arc::new(Server {
             serving,
@@ -166,7 +166,8 @@ impl Listener {
             match self.accept().await {
                 Ok((stream, from)) => return (stream, from, opening),
                 Err(error) => {
-                    // Out of descriptors, or the peer was gone before we came. Neither may stop the listener or make it spin.
+                    // Out of descriptors, or the peer was gone before we came. Neither may stop the listener or make it
+                    // spin.
                     tracing::warn!(endpoint = %self.local, %error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }

@@ -1,4 +1,5 @@
-//! The link: an authenticated, framed, multiplexed control channel, and the listener and handshake that data lanes share.
+//! The link: an authenticated, framed, multiplexed control channel, and the listener and handshake that data lanes
+//! share.
 
 mod auth;
 mod client;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Memory, MemoryError, to_u64};
 use crate::checksum::Crc64;
 
-/// Bytes are checksummed from a private copy of this size, which stays in the first-level cache. Much smaller, and the fixed cost of a
-/// step shows; larger, and the copy leaves the cache.
+/// Bytes are checksummed from a private copy of this size, which stays in the first-level cache. Much smaller, and the
+/// fixed cost of a step shows; larger, and the copy leaves the cache.
 const BOUNCE_BYTES: usize = 16 << 10;
 /// The same for short ranges, where clearing a larger copy would show.
 const SMALL_BOUNCE_BYTES: usize = 512;
@@ -20,8 +20,8 @@ impl Memory {
     /// [`MemoryError::OutOfRange`].
     pub fn copy_in(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), MemoryError> {
         let to = self.address(offset_bytes, to_u64(bytes.len()))?;
-        // SAFETY: `to` starts bytes.len() mapped bytes, and `self` keeps them mapped during the call. `bytes` is a Rust reference,
-        // and none points into the mapping, so the two do not overlap.
+        // SAFETY: `to` starts bytes.len() mapped bytes, and `self` keeps them mapped during the call. `bytes` is a Rust
+        // reference, and none points into the mapping, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -32,8 +32,8 @@ impl Memory {
     /// [`MemoryError::OutOfRange`].
     pub fn copy_out(&self, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.address(offset_bytes, to_u64(bytes.len()))?;
-        // SAFETY: `from` starts bytes.len() mapped bytes, and `self` keeps them mapped during the call. `bytes` is a Rust reference,
-        // and none points into the mapping, so the two do not overlap. Any byte is a valid u8.
+        // SAFETY: `from` starts bytes.len() mapped bytes, and `self` keeps them mapped during the call. `bytes` is a
+        // Rust reference, and none points into the mapping, so the two do not overlap. Any byte is a valid u8.
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -45,7 +45,8 @@ impl Memory {
     pub fn copy_within(&self, range: Range<u64>, to: &Self, to_offset_bytes: u64) -> Result<(), MemoryError> {
         let (from, len) = self.address_of(&range)?;
         let to = to.address(to_offset_bytes, to_u64(len))?;
-        // SAFETY: both start `len` mapped bytes, kept mapped by `self` and `to` during the call; ptr::copy allows overlap.
+        // SAFETY: both start `len` mapped bytes, kept mapped by `self` and `to` during the call; ptr::copy allows
+        // overlap.
         unsafe { ptr::copy(from, to, len) };
         Ok(())
     }
@@ -78,8 +79,9 @@ impl Memory {
         if !word.is_aligned() {
             return Err(MemoryError::Misaligned { offset_bytes });
         }
-        // SAFETY: aligned (checked), eight mapped bytes that `self`, and so the returned borrow, keeps mapped. Others write this
-        // word atomically, or not at all while it is in use as a word: words and payload do not share addresses.
+        // SAFETY: aligned (checked), eight mapped bytes that `self`, and so the returned borrow, keeps mapped. Others
+        // write this word atomically, or not at all while it is in use as a word: words and payload do not share
+        // addresses.
         Ok(unsafe { AtomicU64::from_ptr(word) })
     }
 

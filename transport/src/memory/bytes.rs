@@ -19,8 +19,8 @@ unsafe impl Send for PrivateBytes {}
 unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
-    /// Takes the memory over, and so the only way to touch it. Gives it back if other processes may have it mapped, or the range
-    /// does not lie inside.
+    /// Takes the memory over, and so the only way to touch it. Gives it back if other processes may have it mapped, or
+    /// the range does not lie inside.
     pub(super) fn new(memory: Memory, range: Range<u64>) -> Result<Self, Memory> {
         match memory.address_of(&range) {
             Ok((start, len)) if memory.mapping.is_private() => Ok(Self {
@@ -35,8 +35,9 @@ impl PrivateBytes {
 
 impl AsRef<[u8]> for PrivateBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `len` mapped, initialised bytes at `start`, kept by `self.memory`. Nothing writes them while this lives: the
-        // memory is private to the process (checked), and `self` owns the only `Memory` through which they can be reached.
+        // SAFETY: `len` mapped, initialised bytes at `start`, kept by `self.memory`. Nothing writes them while this
+        // lives: the memory is private to the process (checked), and `self` owns the only `Memory` through which they
+        // can be reached.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 }

@@ -161,8 +161,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if let Backing::Vector { capacity_bytes } = self.backing {
             let len = to_usize(self.len_bytes);
-            // SAFETY: `from_vec` took exactly this pointer, length and capacity out of a Vec<u8> that it forgot, and nobody can
-            // reach the bytes any more, since this Mapping is being dropped.
+            // SAFETY: `from_vec` took exactly this pointer, length and capacity out of a Vec<u8> that it forgot, and
+            // nobody can reach the bytes any more, since this Mapping is being dropped.
             drop(unsafe { Vec::from_raw_parts(self.start, len, capacity_bytes) });
         }
     }

@@ -1,16 +1,16 @@
 //! Memory that several parties touch at once, reached by copy through raw pointers only.
 //!
-//! A Rust reference to memory that another thread, process or device may write is undefined behaviour, so none is ever made:
-//! bytes are copied in and out, words are atomic, sockets are handed the address. Where such copies race with a writer, the
-//! bytes are whatever they are and are judged by checksum and stamp before anyone believes them.
+//! A Rust reference to memory that another thread, process or device may write is undefined behaviour, so none is ever
+//! made: bytes are copied in and out, words are atomic, sockets are handed the address. Where such copies race with a
+//! writer, the bytes are whatever they are and are judged by checksum and stamp before anyone believes them.
 //!
 //! This is the only module of the crate with `unsafe` code. What its blocks rely on:
 //!
-//! * A [`Memory`] owns its mapping and gives it back on drop alone; [`Slice`]s count references to it. So an address computed
-//!   inside a method with `&self` stays mapped, readable and writable for the whole call.
+//! * A [`Memory`] owns its mapping and gives it back on drop alone; [`Slice`]s count references to it. So an address
+//!   computed inside a method with `&self` stays mapped, readable and writable for the whole call.
 //! * Every address is computed by one function, `Memory::address`, which checks the range first.
-//! * No reference into the mapping exists while a `Memory` exists that somebody else can reach; `bytes.rs` makes one only from a
-//!   `Memory` that it owns alone.
+//! * No reference into the mapping exists while a `Memory` exists that somebody else can reach; `bytes.rs` makes one
+//!   only from a `Memory` that it owns alone.
 
 #![allow(
     unsafe_code,
@@ -68,8 +68,9 @@ impl Memory {
         Mapping::memfd(name, len_bytes, huge_pages).map(Self::from)
     }
 
-    /// Memory in a file on tmpfs or hugetlbfs, created or emptied for us and locked against other processes while this lives. The
-    /// file stays when it is dropped. Prefault it before use: a full file system shows there as an error, later as SIGBUS.
+    /// Memory in a file on tmpfs or hugetlbfs, created or emptied for us and locked against other processes while this
+    /// lives. The file stays when it is dropped. Prefault it before use: a full file system shows there as an error,
+    /// later as SIGBUS.
     ///
     /// # Errors
     /// [`MemoryError::FileSystem`] elsewhere, [`MemoryError::InUse`] if another process has it.

@@ -12,8 +12,8 @@ use super::{Memory, MemoryError, to_usize};
 use crate::limits::{PREFAULT_SLICE_BYTES, PREFAULT_THREADS_MAX};
 
 impl Memory {
-    /// Gives every page of the range its memory now, in parallel slices, without changing content. `progress` gets the number
-    /// of bytes done so far, from several threads.
+    /// Gives every page of the range its memory now, in parallel slices, without changing content. `progress` gets the
+    /// number of bytes done so far, from several threads.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`]; [`MemoryError::System`] if the system has not enough memory.
@@ -55,8 +55,8 @@ impl Memory {
         let page_bytes = to_usize(self.page_bytes());
         let before = start.addr() % page_bytes;
         let aligned = start.wrapping_sub(before);
-        // SAFETY: populating changes no content and maps nothing anew. The range lies inside mapped pages, rounded down to
-        // the start of its first page, which is mapped as a whole; `self` keeps them mapped during the call.
+        // SAFETY: populating changes no content and maps nothing anew. The range lies inside mapped pages, rounded down
+        // to the start of its first page, which is mapped as a whole; `self` keeps them mapped during the call.
         let result = unsafe { libc::madvise(aligned.cast(), len + before, libc::MADV_POPULATE_WRITE) };
         if result == 0 {
             return Ok(());

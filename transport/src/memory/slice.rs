@@ -103,9 +103,9 @@ impl Slice {
         bytes
     }
 
-    /// Turns the slice into [`Bytes`] without a copy, if nobody else can touch the memory: it is private to this process
-    /// (anonymous or from a vector) and this slice is the last reference to it. That check, not the caller, guarantees that
-    /// all writers are done.
+    /// Turns the slice into [`Bytes`] without a copy, if nobody else can touch the memory: it is private to this
+    /// process (anonymous or from a vector) and this slice is the last reference to it. That check, not the caller,
+    /// guarantees that all writers are done.
     ///
     /// # Errors
     /// Gives the slice back if the memory is shared or referenced elsewhere: drop the other references first, or use

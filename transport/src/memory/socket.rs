@@ -7,16 +7,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::Memory;
 
 impl Memory {
-    /// Receives from a socket into the range without blocking, at most its length. Zero: the peer has closed (or the range is
-    /// empty).
+    /// Receives from a socket into the range without blocking, at most its length. Zero: the peer has closed (or the
+    /// range is empty).
     ///
     /// # Errors
     /// The system's, `WouldBlock` included; `InvalidInput` if the range does not lie inside.
     pub fn recv_from(&self, fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<usize> {
         let (to, len) = self.address_of(&range).map_err(invalid)?;
         loop {
-            // SAFETY: the kernel writes at most `len` bytes at `to`, all mapped and writable; it is done when the call returns, and
-            // `self` keeps them mapped until then. `fd` is open: it is borrowed.
+            // SAFETY: the kernel writes at most `len` bytes at `to`, all mapped and writable; it is done when the call
+            // returns, and `self` keeps them mapped until then. `fd` is open: it is borrowed.
             let received = unsafe { libc::recv(fd.as_raw_fd(), to.cast(), len, libc::MSG_DONTWAIT) };
             match usize::try_from(received) {
                 Ok(received_bytes) => return Ok(received_bytes),
@@ -46,9 +46,9 @@ impl Memory {
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
         loop {
-            // SAFETY: `message` names the two parts, which live on this stack frame; the kernel only reads from them. `header` is
-            // borrowed and the range is mapped, both for the whole call, and the kernel has copied what it takes when it returns
-            // (MSG_ZEROCOPY is not set). `fd` is open: it is borrowed.
+            // SAFETY: `message` names the two parts, which live on this stack frame; the kernel only reads from them.
+            // `header` is borrowed and the range is mapped, both for the whole call, and the kernel has copied what it
+            // takes when it returns (MSG_ZEROCOPY is not set). `fd` is open: it is borrowed.
             let sent = unsafe {
                 libc::sendmsg(
                     fd.as_raw_fd(),

@@ -13,19 +13,23 @@ use crate::memory::Memory;
 use crate::stream::Stream;
 use crate::tcp::wire::{HEADER_BYTES, Header, LaneError, check};
 
-/// Bytes read ahead when a header is due: enough for many small frames in one call. What belongs to a bulk payload is copied on.
+/// Bytes read ahead when a header is due: enough for many small frames in one call. What belongs to a bulk payload is
+/// copied on.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 /// Largest piece received at once. Its checksum is computed while it is in the second-level cache.
 const RECEIVE_BYTES: u64 = 256 << 10;
-/// Payloads up to this size are copied beside their headers, so that many leave in one call.
-const COALESCE_BYTES: u64 = 8 << 10;
+/// Payloads up to this size are copied beside their headers, so that several leave in one call: for them a call costs
+/// more than the copy.
+const COALESCE_BYTES: u64 = 64 << 10;
 /// Bytes that may wait beside each other before they are sent.
-const COALESCED_BYTES: usize = 64 << 10;
+const COALESCED_BYTES: usize = 256 << 10;
+/// Buffer of a receiving side.
+const INBOX_BYTES: usize = 64 << 10;
 
 /// A range of memory that may be closed at any time: the bytes of one frame.
 pub(super) trait Span: Sync {
-    /// Runs one short touch with the memory, the place of `offset_bytes` in it, and the number of bytes of the span that lie there
-    /// in one piece. `None` once the span is closed: then its memory is not touched any more.
+    /// Runs one short touch with the memory, the place of `offset_bytes` in it, and the number of bytes of the span
+    /// that lie there in one piece. `None` once the span is closed: then its memory is not touched any more.
     fn touch<T>(&self, offset_bytes: u64, touch: impl FnOnce(&Memory, u64, u64) -> T) -> Option<T>;
 }
 
@@ -42,8 +46,8 @@ impl Progress {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns once nothing has moved for `limit` although something was under way all the time: in the middle of a frame, or as far
-    /// as `busy` knows.
+    /// Returns once nothing has moved for `limit` although something was under way all the time: in the middle of a
+    /// frame, or as far as `busy` knows.
     pub(super) async fn stalled(&self, limit: Duration, busy: impl Fn() -> bool) {
         let mut seen = self.moves.load(Ordering::Relaxed);
         let mut since = Instant::now();
@@ -85,7 +89,7 @@ impl Inbox {
         Self {
             stream,
             progress,
-            buffer: vec![0; COALESCED_BYTES].into(),
+            buffer: vec![0; INBOX_BYTES].into(),
             start: 0,
             end: 0,
         }
@@ -130,7 +134,7 @@ impl Inbox {
     async fn small(&mut self, len: usize) -> Result<Vec<u8>, LaneError> {
         let mut small = Vec::with_capacity(len);
         while small.len() < len {
-            if self.buffered().is_empty() && self.fill(COALESCED_BYTES).await? == 0 {
+            if self.buffered().is_empty() && self.fill(INBOX_BYTES).await? == 0 {
                 return Err(LaneError::End);
             }
             let piece = &self.buffer[self.start..self.end.min(self.start + len - small.len())];
@@ -161,8 +165,8 @@ impl Inbox {
         }
     }
 
-    /// Receives a bulk payload into `span`, adding it to `crc`. If the span is closed on the way, the rest is thrown away and the
-    /// answer is false.
+    /// Receives a bulk payload into `span`, adding it to `crc`. If the span is closed on the way, the rest is thrown
+    /// away and the answer is false.
     pub(super) async fn land(&mut self, span: &impl Span, len_bytes: u64, crc: &mut Crc64) -> Result<bool, LaneError> {
         let mut landed = 0;
         while landed < len_bytes {
@@ -244,7 +248,7 @@ impl Outbox {
         Self {
             stream,
             progress,
-            waiting: Vec::with_capacity(COALESCED_BYTES),
+            waiting: Vec::new(),
         }
     }
 
@@ -279,8 +283,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends a header and the bulk payload in `span`. If the span is closed on the way, zeroes fill the frame and the answer is
-    /// false: the receiver must be told.
+    /// Sends a header and the bulk payload in `span`. If the span is closed on the way, zeroes fill the frame and the
+    /// answer is false: the receiver must be told.
     pub(super) async fn send(&mut self, header: Header, span: &impl Span) -> Result<bool, LaneError> {
         self.waiting.extend_from_slice(&header.encode(&[]));
         let len_bytes = u64::from(header.payload_bytes);

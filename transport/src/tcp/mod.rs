@@ -1,7 +1,7 @@
 //! The engine over TCP and unix stream sockets.
 //!
-//! A connection has several *lanes*, each a socket with a handshake of its own. Transfers are cut in frames and spread over the
-//! lanes; payloads go straight from and to registered memory.
+//! A connection has several *lanes*, each a socket with a handshake of its own. Transfers are cut in frames and spread
+//! over the lanes; payloads go straight from and to registered memory.
 
 mod initiator;
 mod lane;
@@ -20,7 +20,8 @@ pub(crate) use target::{LaneContext, serve_lane};
 pub struct TcpOptions {
     /// Parallel sockets, 1 to [`MAX_LANES`](crate::limits::MAX_LANES).
     pub lanes: usize,
-    /// Transfers are cut in frames of at most this many bytes, [`MIN_DATA_FRAME_BYTES`](crate::limits::MIN_DATA_FRAME_BYTES) to
+    /// Transfers are cut in frames of at most this many bytes,
+    /// [`MIN_DATA_FRAME_BYTES`](crate::limits::MIN_DATA_FRAME_BYTES) to
     /// [`MAX_DATA_FRAME_BYTES`](crate::limits::MAX_DATA_FRAME_BYTES).
     pub frame_bytes: u32,
     /// A lane on which something is under way and no byte moves for this long is given up.

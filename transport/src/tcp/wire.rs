@@ -1,8 +1,8 @@
 //! Frames of a data lane: a header of fixed size, then the payload.
 //!
-//! The header's checksum covers the header and, in frames that carry no bulk data, the payload: a bit that flips there ends the lane.
-//! Bulk payloads have no checksum on the wire: whoever receives them computes one over the bytes where they landed, and the layers
-//! above compare it with the one they expect.
+//! The header's checksum covers the header and, in frames that carry no bulk data, the payload: a bit that flips there
+//! ends the lane. Bulk payloads have no checksum on the wire: whoever receives them computes one over the bytes where
+//! they landed, and the layers above compare it with the one they expect.
 
 use std::io;
 
@@ -26,7 +26,8 @@ const MAX_SMALL_BYTES: usize = MAX_BATCH_TRANSFERS * READ_BYTES;
 pub(super) enum Kind {
     /// Bulk payload for `a` = key, at `b` = offset.
     Write = 1,
-    /// The payload lists reads; their requests are numbered from `request` on. Data comes in frames of at most `a` bytes.
+    /// The payload lists reads; their requests are numbered from `request` on. Data comes in frames of at most `a`
+    /// bytes.
     Reads = 2,
     /// Nobody waits any more for the `a` requests from `request` on.
     Cancel = 3,

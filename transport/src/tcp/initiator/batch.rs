@@ -14,8 +14,8 @@ use crate::tcp::lane::Span;
 /// A batch, shared by its submission and the lanes that carry parts of it.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The transfers with their memory; `None` once nothing may touch it any more. Read-locked around every touch, so that closing
-    /// waits for touches under way.
+    /// The transfers with their memory; `None` once nothing may touch it any more. Read-locked around every touch, so
+    /// that closing waits for touches under way.
     memory: RwLock<Option<Vec<Transfer>>>,
     tally: Mutex<Tally>,
     finished: Notify,
@@ -69,7 +69,8 @@ impl Batch {
         })
     }
 
-    /// Runs `plan` over the transfers that have no fault; called once, before anything is sent. `plan` returns all parts.
+    /// Runs `plan` over the transfers that have no fault; called once, before anything is sent. `plan` returns all
+    /// parts.
     pub(super) fn plan(
         &self,
         plan: impl FnOnce(&mut dyn Iterator<Item = (u32, &Transfer)>) -> Vec<PartPlan>,

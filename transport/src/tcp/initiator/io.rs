@@ -36,8 +36,8 @@ pub(super) async fn send(mut outbox: Outbox, requests: Arc<Requests>, frame_byte
     }
 }
 
-/// Sends one write, unless its batch was closed before. If it is closed on the way, zeroes fill the frame: the owner is told nothing
-/// of it, since whoever gave up the write cannot rely on the range anyway.
+/// Sends one write, unless its batch was closed before. If it is closed on the way, zeroes fill the frame: the owner is
+/// told nothing of it, since whoever gave up the write cannot rely on the range anyway.
 async fn write(outbox: &mut Outbox, requests: &Requests, request: u64) -> Result<(), LaneError> {
     let Some((batch, plan)) = requests.write(request) else {
         return Ok(());

@@ -28,7 +28,8 @@ use requests::Requests;
 use supervisor::{Closed, Dialler, close, supervise};
 use window::{Ticket, Window};
 
-/// An initiator's connection: persistent lanes, reopened in the background when one dies. Dropping the last reference closes it.
+/// An initiator's connection: persistent lanes, reopened in the background when one dies. Dropping the last reference
+/// closes it.
 pub struct TcpConnection {
     lanes: Arc<Lanes>,
 }
@@ -45,8 +46,9 @@ struct Lanes {
 }
 
 impl TcpConnection {
-    /// Dials all lanes and shakes hands on each. Tasks run on the runtime this is called on; give bulk data a runtime of its own.
-    /// `identity.session` is the session whose exports can be reached. Options beyond their limits are brought back to them.
+    /// Dials all lanes and shakes hands on each. Tasks run on the runtime this is called on; give bulk data a runtime
+    /// of its own. `identity.session` is the session whose exports can be reached. Options beyond their limits are
+    /// brought back to them.
     ///
     /// # Errors
     /// As for [`Link::dial`](crate::link::Link::dial), of the first lane that fails.

@@ -219,7 +219,8 @@ impl Outgoing {
     }
 }
 
-/// A request that has not ended. Dropped without having ended, it fails with the lane's reason: no part is ever forgotten.
+/// A request that has not ended. Dropped without having ended, it fails with the lane's reason: no part is ever
+/// forgotten.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) batch: Arc<Batch>,

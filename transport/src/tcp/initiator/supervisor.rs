@@ -123,8 +123,8 @@ fn is_final(error: &LinkError) -> bool {
     }
 }
 
-/// Runs a lane over one stream until it ends, fails its requests and says why. When this returns, no task of it runs any more; when
-/// it is dropped, its tasks end soon.
+/// Runs a lane over one stream until it ends, fails its requests and says why. When this returns, no task of it runs
+/// any more; when it is dropped, its tasks end soon.
 async fn run(stream: Stream, requests: &Arc<Requests>, options: &TcpOptions) -> String {
     let stream = Arc::new(stream);
     let progress = Arc::new(Progress::default());

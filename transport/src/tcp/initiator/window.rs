@@ -52,7 +52,8 @@ impl Window {
         let units: Vec<usize> = lens_bytes.iter().map(|len_bytes| take(*len_bytes)).collect();
         let requests_wanted = u32::try_from(units.len()).unwrap_or(u32::MAX);
         let units_wanted = u32::try_from(units.iter().sum::<usize>()).unwrap_or(u32::MAX);
-        // Neither semaphore is ever closed. Whoever holds requests and waits for units waits only for those who are under way.
+        // Neither semaphore is ever closed. Whoever holds requests and waits for units waits only for those who are
+        // under way.
         let requests = self.requests.acquire_many(requests_wanted).await;
         let bytes = self.units.acquire_many(units_wanted).await;
         if let (Ok(requests), Ok(bytes)) = (requests, bytes) {

@@ -1,7 +1,7 @@
 //! The owner's end of a lane: lands writes, serves reads, and asks the guards.
 //!
-//! One task reads frames and lands writes; another sends replies and data. Neither waits for the other, except that the reader
-//! stops while as much waits to be sent as may.
+//! One task reads frames and lands writes; another sends replies and data. Neither waits for the other, except that the
+//! reader stops while as much waits to be sent as may.
 
 mod queue;
 mod reader;

@@ -26,7 +26,8 @@ pub(super) async fn run(mut outbox: Outbox, queue: Arc<Queue>, context: Arc<Lane
     }
 }
 
-/// Serves reads that were asked for together: all holds are taken before the first byte is sent, and kept until the last has been.
+/// Serves reads that were asked for together: all holds are taken before the first byte is sent, and kept until the
+/// last has been.
 async fn serve(outbox: &mut Outbox, queue: &Queue, context: &LaneContext, share: &Share) -> Result<(), LaneError> {
     let begin = |entry: &_| {
         let &crate::tcp::wire::ReadEntry {
