@@ -80,7 +80,11 @@ impl Answer {
     /// Panics with the whole answer if it is not this error.
     #[track_caller]
     pub fn expect_error(self, status: u16, code: &str) -> Self {
-        assert_eq!((self.status, self.code().as_str()), (status, code));
+        let text = String::from_utf8_lossy(self.bytes())
+            .chars()
+            .take(300)
+            .collect::<String>();
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{text}");
         self
     }
 }
