@@ -11,6 +11,7 @@ mod attempt;
 mod figures;
 mod fit_index;
 mod indexed_pool;
+pub mod nodes;
 mod policy;
 mod pool;
 mod sample;

@@ -1,0 +1,353 @@
+//! One put or one batch on its way through the nodes: events in, actions out.
+
+use rand::Rng;
+use thiserror::Error;
+
+use super::table::{NodeHint, NodeIndex, NodeTable};
+use crate::placement::Fit;
+
+/// One object of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanItem {
+    /// Length of each replica in bytes.
+    pub len_bytes: u64,
+    /// Replicas wanted, each on a node of its own.
+    pub replicas: u32,
+}
+
+/// Why a batch cannot be planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// A replica has at least one byte.
+    #[error("invalid argument: item {item} has 0 B")]
+    ZeroLength {
+        /// Position in the batch.
+        item: usize,
+    },
+    /// At least one replica must be wanted.
+    #[error("invalid argument: 0 replicas of item {item}")]
+    ZeroReplicas {
+        /// Position in the batch.
+        item: usize,
+    },
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node has answered a question: whether it set room aside, for each item that it was asked for.
+    Answered {
+        /// The node.
+        node: NodeIndex,
+        /// Items, and whether each has its room.
+        items: Vec<(usize, bool)>,
+        /// The space of the node after that.
+        hint: NodeHint,
+    },
+    /// A node will not answer the question it was asked.
+    Silent {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// The time for this batch is over.
+    Deadline,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask a node for room for some items, in one question.
+    Reserve {
+        /// The node.
+        node: NodeIndex,
+        /// Positions in the batch.
+        items: Vec<usize>,
+    },
+    /// Give up the room that a node has, or may have, set aside for an item.
+    Release {
+        /// The node.
+        node: NodeIndex,
+        /// Position in the batch.
+        item: usize,
+    },
+    /// The plan is finished: see [`NodePlan::outcomes`]. Comes once, after all other actions.
+    Finish,
+}
+
+/// Why no further node was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanStop {
+    /// Every usable node has refused.
+    AllRefused,
+    /// Every usable node has refused or was silent.
+    SomeSilent,
+    /// The time was over.
+    Deadline,
+}
+
+/// Why an item has no room, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodesNoSpace {
+    /// Length of a replica in bytes.
+    pub len_bytes: u64,
+    /// Free bytes of all usable nodes, as far as they are known.
+    pub free_bytes: u64,
+    /// The largest size that a free region of a usable node may have, as far as they are known.
+    pub largest_free_upper_bound_bytes: u64,
+    /// Nodes that were asked.
+    pub asked: usize,
+    /// Those that said no.
+    pub refused: usize,
+    /// Why no further one was asked.
+    pub stop: PlanStop,
+}
+
+/// What has become of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemOutcome {
+    /// The nodes that have room set aside: at least one, and at most as many as were wanted.
+    Placed(Vec<NodeIndex>),
+    /// No node has.
+    NoSpace(NodesNoSpace),
+}
+
+#[derive(Debug)]
+struct ItemState {
+    item: PlanItem,
+    placed: Vec<NodeIndex>,
+    /// Nodes whose answer is to come.
+    asked: Vec<NodeIndex>,
+    /// All nodes ever asked for this item: none is asked twice.
+    tried: Vec<NodeIndex>,
+    refused: usize,
+    /// Whether the nodes that were passed over have been asked.
+    is_confirmed: bool,
+}
+
+impl ItemState {
+    /// Replicas that no node has been asked for.
+    fn missing(&self) -> usize {
+        let wanted = usize::try_from(self.item.replicas).unwrap_or(usize::MAX);
+        wanted.saturating_sub(self.placed.len() + self.asked.len())
+    }
+
+    fn is_surplus(&self) -> bool {
+        self.placed.len() >= usize::try_from(self.item.replicas).unwrap_or(usize::MAX)
+    }
+}
+
+/// A put or a batch in progress.
+///
+/// The batch is placed by one decision: its items go to the same node as far as that has room, in one question. What is refused is
+/// decided anew, with the hints that came with the refusals. Nodes known to have no room are passed over until nothing else is left; then all of them
+/// are asked at once, since a hint may be old. The first answers count, surplus room is released.
+#[derive(Debug)]
+pub struct NodePlan {
+    items: Vec<ItemState>,
+    is_over_time: bool,
+    is_finished: bool,
+}
+
+impl NodePlan {
+    /// A plan for these items, of which nothing is asked yet.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`] names the item that cannot be.
+    pub fn new(items: &[PlanItem]) -> Result<Self, PlanError> {
+        for (number, item) in items.iter().enumerate() {
+            if item.len_bytes == 0 {
+                return Err(PlanError::ZeroLength { item: number });
+            }
+            if item.replicas == 0 {
+                return Err(PlanError::ZeroReplicas { item: number });
+            }
+        }
+        let state = |&item: &PlanItem| ItemState {
+            item,
+            placed: Vec::new(),
+            asked: Vec::new(),
+            tried: Vec::new(),
+            refused: 0,
+            is_confirmed: false,
+        };
+        Ok(Self {
+            items: items.iter().map(state).collect(),
+            is_over_time: false,
+            is_finished: false,
+        })
+    }
+
+    /// The first questions.
+    pub fn start<R: Rng + ?Sized>(&mut self, table: &mut NodeTable, rng: &mut R) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.advance(table, rng, &mut actions);
+        actions
+    }
+
+    /// What follows from an event. After [`Action::Finish`], late answers only lead to releases.
+    pub fn on<R: Rng + ?Sized>(&mut self, event: Event, table: &mut NodeTable, rng: &mut R) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Answered { node, items, hint } => {
+                table.hear(node, hint);
+                for (item, has_room) in items {
+                    self.answered(node, item, has_room, table, &mut actions);
+                }
+            }
+            Event::Silent { node } => self.drop_questions(Some(node), table, &mut actions),
+            Event::Deadline => {
+                self.is_over_time = true;
+                self.drop_questions(None, table, &mut actions);
+            }
+        }
+        if !self.is_finished {
+            self.advance(table, rng, &mut actions);
+        }
+        actions
+    }
+
+    /// What has become of each item; to be asked after [`Action::Finish`].
+    #[must_use]
+    pub fn outcomes(&self, table: &NodeTable) -> Vec<ItemOutcome> {
+        self.items.iter().map(|state| self.outcome(state, table)).collect()
+    }
+
+    fn outcome(&self, state: &ItemState, table: &NodeTable) -> ItemOutcome {
+        if !state.placed.is_empty() {
+            return ItemOutcome::Placed(state.placed.clone());
+        }
+        let hints = || table.usable().filter_map(|node| table.hint(node));
+        let stop = if self.is_over_time {
+            PlanStop::Deadline
+        } else if state.refused < state.tried.len() {
+            PlanStop::SomeSilent
+        } else {
+            PlanStop::AllRefused
+        };
+        ItemOutcome::NoSpace(NodesNoSpace {
+            len_bytes: state.item.len_bytes,
+            free_bytes: hints().map(|hint| hint.free_bytes).sum(),
+            largest_free_upper_bound_bytes: hints()
+                .map(|hint| hint.largest_free_upper_bound_bytes)
+                .max()
+                .unwrap_or(0),
+            asked: state.tried.len(),
+            refused: state.refused,
+            stop,
+        })
+    }
+
+    fn answered(
+        &mut self,
+        node: NodeIndex,
+        item: usize,
+        has_room: bool,
+        table: &mut NodeTable,
+        actions: &mut Vec<Action>,
+    ) {
+        let state = &mut self.items[item];
+        let Some(position) = state.asked.iter().position(|&asked| asked == node) else {
+            // It was given up before, and is again in case the first release came too early.
+            if has_room {
+                actions.push(Action::Release { node, item });
+            }
+            return;
+        };
+        state.asked.swap_remove(position);
+        table.answered(node, state.item.len_bytes);
+        match (has_room, state.is_surplus()) {
+            (true, false) => state.placed.push(node),
+            (true, true) => actions.push(Action::Release { node, item }),
+            (false, _) => state.refused += 1,
+        }
+    }
+
+    /// Gives up the questions to one node or to all; what they have led to is not known.
+    fn drop_questions(&mut self, of: Option<NodeIndex>, table: &mut NodeTable, actions: &mut Vec<Action>) {
+        for (item, state) in self.items.iter_mut().enumerate() {
+            let len_bytes = state.item.len_bytes;
+            state.asked.retain(|&node| {
+                let is_kept = of.is_some_and(|of| of != node);
+                if !is_kept {
+                    table.answered(node, len_bytes);
+                    actions.push(Action::Release { node, item });
+                }
+                is_kept
+            });
+        }
+    }
+
+    fn advance<R: Rng + ?Sized>(&mut self, table: &mut NodeTable, rng: &mut R, actions: &mut Vec<Action>) {
+        if !self.is_over_time {
+            let mut open: Vec<usize> = (0..self.items.len())
+                .filter(|&item| self.items[item].missing() > 0)
+                .collect();
+            // The largest first: what the others leave over is hardest for it.
+            open.sort_by_key(|&item| std::cmp::Reverse(self.items[item].item.len_bytes));
+            while !open.is_empty() {
+                open = self.ask_one_node(open, table, rng, actions);
+            }
+            self.confirm(table, actions);
+        }
+        if self.items.iter().all(|state| state.asked.is_empty()) {
+            self.is_finished = true;
+            actions.push(Action::Finish);
+        }
+    }
+
+    /// Chooses a node for the first of the open items and gives it the others too as far as it has room. Returns what is left open.
+    fn ask_one_node<R: Rng + ?Sized>(
+        &mut self,
+        open: Vec<usize>,
+        table: &mut NodeTable,
+        rng: &mut R,
+        actions: &mut Vec<Action>,
+    ) -> Vec<usize> {
+        let first = &self.items[open[0]];
+        let may_use = |node: NodeIndex| !first.tried.contains(&node);
+        let Some(node) = table.choose(first.item.len_bytes, &may_use, rng) else {
+            return open[1..].to_vec();
+        };
+        let (mut asked, mut left) = (Vec::new(), Vec::new());
+        for (position, item) in open.into_iter().enumerate() {
+            let state = &mut self.items[item];
+            let len_bytes = state.item.len_bytes;
+            let has_room = len_bytes <= table.room_bytes(node) && table.fit(node, len_bytes) != Fit::NoFit;
+            if position == 0 || has_room && !state.tried.contains(&node) {
+                state.asked.push(node);
+                state.tried.push(node);
+                table.asked(node, len_bytes);
+                asked.push(item);
+            }
+            if state.missing() > 0 {
+                left.push(item);
+            }
+        }
+        actions.push(Action::Reserve { node, items: asked });
+        left
+    }
+
+    /// Asks all nodes that were passed over, for the items that would have no room otherwise.
+    fn confirm(&mut self, table: &mut NodeTable, actions: &mut Vec<Action>) {
+        let nodes: Vec<NodeIndex> = table.usable().collect();
+        let mut questions = vec![Vec::new(); nodes.len()];
+        for (item, state) in self.items.iter_mut().enumerate() {
+            if state.is_confirmed || !state.placed.is_empty() || !state.asked.is_empty() {
+                continue;
+            }
+            state.is_confirmed = true;
+            for (&node, question) in nodes.iter().zip(&mut questions) {
+                if !state.tried.contains(&node) {
+                    state.asked.push(node);
+                    state.tried.push(node);
+                    table.asked(node, state.item.len_bytes);
+                    question.push(item);
+                }
+            }
+        }
+        let asked = nodes.into_iter().zip(questions).filter(|(_, items)| !items.is_empty());
+        actions.extend(asked.map(|(node, items)| Action::Reserve { node, items }));
+    }
+}

@@ -1,0 +1,139 @@
+//! A cluster of simulated nodes: each counts bytes, answers questions, and its hints reach the table when the test says so.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use tenon_store_core::placement::nodes::{
+    Action, Affinity, Event, ItemOutcome, NodeHint, NodeIndex, NodePlan, NodePolicy, NodeTable, PlanItem,
+};
+
+pub(crate) const SPREAD: NodePolicy = NodePolicy {
+    affinity: Affinity::Spread,
+    local_until_percent: 80,
+};
+
+pub(crate) struct Node {
+    pub(crate) capacity_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) is_silent: bool,
+    version: u64,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) table: NodeTable,
+    pub(crate) nodes: Vec<Node>,
+    /// Questions put to nodes, in order.
+    pub(crate) asked: Vec<(usize, Vec<usize>)>,
+    rng: ChaCha8Rng,
+}
+
+impl Cluster {
+    pub(crate) fn new(policy: NodePolicy, seed: u64) -> Self {
+        Self {
+            table: NodeTable::new(policy).expect("a valid policy"),
+            nodes: Vec::new(),
+            asked: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// Adds an empty node whose hint is known.
+    pub(crate) fn join(&mut self, capacity_bytes: u64) -> NodeIndex {
+        let node = self.table.add();
+        self.nodes.push(Node {
+            capacity_bytes,
+            free_bytes: capacity_bytes,
+            is_silent: false,
+            version: 1,
+        });
+        self.tell(node.0);
+        node
+    }
+
+    pub(crate) fn join_all<const N: usize>(&mut self, capacities_bytes: [u64; N]) {
+        for capacity_bytes in capacities_bytes {
+            self.join(capacity_bytes);
+        }
+    }
+
+    pub(crate) fn hint(&self, node: usize) -> NodeHint {
+        let Node {
+            capacity_bytes,
+            free_bytes,
+            version,
+            ..
+        } = self.nodes[node];
+        NodeHint {
+            version: (1, version),
+            capacity_bytes,
+            free_bytes,
+            largest_free_upper_bound_bytes: free_bytes,
+        }
+    }
+
+    /// Lets the table know what a node has.
+    pub(crate) fn tell(&mut self, node: usize) {
+        let hint = self.hint(node);
+        self.table.hear(NodeIndex(node), hint);
+    }
+
+    /// Changes the free bytes of a node without telling the table.
+    pub(crate) fn set_free(&mut self, node: usize, free_bytes: u64) {
+        self.nodes[node].free_bytes = free_bytes;
+        self.nodes[node].version += 1;
+    }
+
+    /// Runs a batch to its end and returns what has become of its items.
+    pub(crate) fn put(&mut self, items: &[PlanItem]) -> Vec<ItemOutcome> {
+        let mut plan = NodePlan::new(items).expect("valid items");
+        let mut pending = plan.start(&mut self.table, &mut self.rng);
+        let mut is_finished = false;
+        while let Some(action) = (!pending.is_empty()).then(|| pending.remove(0)) {
+            match action {
+                Action::Reserve { node, items: asked } => {
+                    self.asked.push((node.0, asked.clone()));
+                    let event = self.answer(node, &asked, items);
+                    pending.extend(plan.on(event, &mut self.table, &mut self.rng));
+                }
+                Action::Release { node, item } if !self.nodes[node.0].is_silent => {
+                    self.set_free(node.0, self.nodes[node.0].free_bytes + items[item].len_bytes);
+                    self.tell(node.0);
+                }
+                Action::Release { .. } => {}
+                Action::Finish => {
+                    assert!(!is_finished, "a plan finishes once");
+                    is_finished = true;
+                }
+            }
+        }
+        assert!(is_finished, "a plan without open questions is finished");
+        plan.outcomes(&self.table)
+    }
+
+    fn answer(&mut self, node: NodeIndex, asked: &[usize], items: &[PlanItem]) -> Event {
+        if self.nodes[node.0].is_silent {
+            return Event::Silent { node };
+        }
+        let mut answers = Vec::new();
+        for &item in asked {
+            let len_bytes = items[item].len_bytes;
+            let has_room = self.nodes[node.0].free_bytes >= len_bytes;
+            if has_room {
+                self.set_free(node.0, self.nodes[node.0].free_bytes - len_bytes);
+            }
+            answers.push((item, has_room));
+        }
+        Event::Answered {
+            node,
+            items: answers,
+            hint: self.hint(node.0),
+        }
+    }
+
+    /// Puts one object of `len_bytes` and returns the node that has it, if one does.
+    pub(crate) fn put_one(&mut self, len_bytes: u64) -> Option<usize> {
+        match self.put(&[PlanItem { len_bytes, replicas: 1 }]).remove(0) {
+            ItemOutcome::Placed(nodes) => Some(nodes[0].0),
+            ItemOutcome::NoSpace(_) => None,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Plans: refusals, silence, old hints, batches, replicas.
+
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use tenon_store_core::placement::nodes::{
+    Action, Event, ItemOutcome, NodeIndex, NodePlan, PlanError, PlanItem, PlanStop,
+};
+
+use crate::cluster::{Cluster, SPREAD};
+
+fn one(len_bytes: u64) -> [PlanItem; 1] {
+    [PlanItem { len_bytes, replicas: 1 }]
+}
+
+fn cluster(frees_bytes: &[u64]) -> Cluster {
+    let mut cluster = Cluster::new(SPREAD, 7);
+    for (node, &free_bytes) in frees_bytes.iter().enumerate() {
+        cluster.join(1000);
+        cluster.set_free(node, free_bytes);
+        cluster.tell(node);
+    }
+    cluster
+}
+
+#[test]
+fn a_wrong_hope_costs_one_refusal_which_brings_the_fresh_hint() {
+    let mut cluster = cluster(&[900, 100]);
+    cluster.set_free(0, 50);
+    assert_eq!(cluster.put_one(80), Some(1));
+    assert_eq!(cluster.asked, [(0, vec![0]), (1, vec![0])]);
+    assert_eq!(cluster.table.hint(NodeIndex(0)).unwrap().free_bytes, 50);
+    cluster.asked.clear();
+    assert_eq!(cluster.put_one(20), Some(0));
+    assert_eq!(cluster.asked.len(), 1, "what is known to have no room is not asked");
+}
+
+#[test]
+fn before_there_is_no_space_all_passed_over_nodes_are_asked_at_once() {
+    let mut cluster = cluster(&[10, 10, 10, 10]);
+    // Node 2 has been freed since it last said something.
+    cluster.set_free(2, 800);
+    let mut plan = NodePlan::new(&one(500)).unwrap();
+    let actions = plan.start(&mut cluster.table, &mut ChaCha8Rng::seed_from_u64(1));
+    let ask = |node| Action::Reserve {
+        node: NodeIndex(node),
+        items: vec![0],
+    };
+    assert_eq!(actions, [0, 1, 2, 3].map(ask));
+    assert_eq!(cluster.put_one(500), Some(2));
+    cluster.asked.clear();
+    match cluster.put(&one(500)).remove(0) {
+        ItemOutcome::NoSpace(no_space) => {
+            assert_eq!(
+                (no_space.asked, no_space.refused, no_space.stop),
+                (4, 4, PlanStop::AllRefused)
+            );
+            assert_eq!(
+                (
+                    no_space.len_bytes,
+                    no_space.free_bytes,
+                    no_space.largest_free_upper_bound_bytes
+                ),
+                (500, 330, 300)
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(cluster.asked.len(), 4, "each node is asked once");
+}
+
+#[test]
+fn surplus_room_of_a_confirmation_is_released() {
+    let mut cluster = cluster(&[10, 10, 10]);
+    (0..3).for_each(|node| cluster.set_free(node, 500));
+    assert!(cluster.put_one(400).is_some());
+    let free_bytes: u64 = cluster.nodes.iter().map(|node| node.free_bytes).sum();
+    assert_eq!(free_bytes, 3 * 500 - 400);
+}
+
+#[test]
+fn a_silent_node_is_given_up_and_another_one_asked() {
+    let mut cluster = cluster(&[900, 100]);
+    cluster.nodes[0].is_silent = true;
+    assert_eq!(cluster.put_one(80), Some(1));
+    cluster.nodes[1].is_silent = true;
+    match cluster.put(&one(80)).remove(0) {
+        ItemOutcome::NoSpace(no_space) => assert_eq!((no_space.stop, no_space.refused), (PlanStop::SomeSilent, 0)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn after_the_deadline_everything_under_way_is_released() {
+    let mut cluster = cluster(&[900]);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut plan = NodePlan::new(&one(80)).unwrap();
+    let node = NodeIndex(0);
+    assert_eq!(
+        plan.start(&mut cluster.table, &mut rng),
+        [Action::Reserve { node, items: vec![0] }]
+    );
+    let release = Action::Release { node, item: 0 };
+    let actions = plan.on(Event::Deadline, &mut cluster.table, &mut rng);
+    assert_eq!(actions, [release.clone(), Action::Finish]);
+    let late = Event::Answered {
+        node,
+        items: vec![(0, true)],
+        hint: cluster.hint(0),
+    };
+    assert_eq!(plan.on(late, &mut cluster.table, &mut rng), [release]);
+    match &plan.outcomes(&cluster.table)[0] {
+        ItemOutcome::NoSpace(no_space) => assert_eq!(no_space.stop, PlanStop::Deadline),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_batch_goes_to_one_node_in_one_question_as_far_as_that_has_room() {
+    let mut cluster = cluster(&[800, 800, 800]);
+    let items = [PlanItem {
+        len_bytes: 10,
+        replicas: 1,
+    }; 64];
+    cluster.put(&items);
+    assert_eq!(cluster.asked.len(), 1);
+    cluster.asked.clear();
+    let outcomes = cluster.put(
+        &[PlanItem {
+            len_bytes: 100,
+            replicas: 1,
+        }; 15],
+    );
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, ItemOutcome::Placed(_))));
+    assert!(cluster.asked.len() <= 3, "{:?}", cluster.asked);
+}
+
+#[test]
+fn replicas_are_on_different_nodes_and_fewer_are_a_success() {
+    let mut cluster = cluster(&[500, 500, 0, 500]);
+    let outcome = cluster
+        .put(&[PlanItem {
+            len_bytes: 400,
+            replicas: 4,
+        }])
+        .remove(0);
+    let ItemOutcome::Placed(mut nodes) = outcome else {
+        panic!("{outcome:?}")
+    };
+    nodes.sort_unstable();
+    assert_eq!(nodes, [0, 1, 3].map(NodeIndex));
+}
+
+#[test]
+fn items_that_cannot_be_are_named() {
+    let items = [one(1)[0], one(0)[0]];
+    assert_eq!(NodePlan::new(&items).err(), Some(PlanError::ZeroLength { item: 1 }));
+    let item = PlanItem {
+        len_bytes: 1,
+        replicas: 0,
+    };
+    assert_eq!(NodePlan::new(&[item]).err(), Some(PlanError::ZeroReplicas { item: 0 }));
+}
+
+proptest! {
+    /// Hints may be old in either direction, nodes silent: no put of one item fails while a node that answers could hold it.
+    #[test]
+    fn a_put_fails_only_if_no_node_that_answers_has_room(
+        nodes in prop::collection::vec((0..1000_u64, 0..1000_u64, prop::bool::weighted(0.2)), 1..12),
+        lengths in prop::collection::vec((1..600_u64, 1..3_u32), 1..8),
+        seed in any::<u64>(),
+    ) {
+        let mut cluster = Cluster::new(SPREAD, seed);
+        for (node, &(told_bytes, free_bytes, is_silent)) in nodes.iter().enumerate() {
+            cluster.join(1000);
+            cluster.set_free(node, told_bytes);
+            cluster.tell(node);
+            cluster.set_free(node, free_bytes);
+            cluster.nodes[node].is_silent = is_silent;
+        }
+        let free_bytes = |cluster: &Cluster| cluster.nodes.iter().map(|node| node.free_bytes).sum::<u64>();
+        for (len_bytes, replicas) in lengths {
+            let before_bytes = free_bytes(&cluster);
+            let fitting = cluster.nodes.iter().filter(|node| !node.is_silent && node.free_bytes >= len_bytes).count();
+            let outcome = cluster.put(&[PlanItem { len_bytes, replicas }]).remove(0);
+            let placed = match outcome {
+                ItemOutcome::Placed(nodes) => nodes,
+                ItemOutcome::NoSpace(_) => Vec::new(),
+            };
+            prop_assert_eq!(placed.is_empty(), fitting == 0);
+            prop_assert!(placed.len() <= replicas as usize);
+            prop_assert_eq!(free_bytes(&cluster) + placed.len() as u64 * len_bytes, before_bytes, "room leaks");
+        }
+    }
+}
