@@ -48,7 +48,7 @@ bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-transfer ARGS=--quick
 	$(MAKE) bench-placement ARGS=--quick
 
-bench-transfer: ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
+bench-transfer: build ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_transfer -- $(ARGS)
 
 bench-placement: ## Allocate/free pairs per second and latencies per strategy, beside malloc/free
