@@ -60,6 +60,13 @@ impl Scene {
     }
 }
 
+fn is_late(result: &TransferResult) -> bool {
+    let Err(TransferError::Deadline { moved_bytes, .. }) = result else {
+        return false;
+    };
+    *moved_bytes < LEN as u64
+}
+
 fn local() -> Slice {
     Arc::new(Memory::from_vec(vec![0; LEN])).whole()
 }
@@ -77,9 +84,8 @@ async fn a_lost_piece_ends_its_transfer_at_the_deadline() {
     let results = scene.reads(20).await;
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert!(results.iter().any(Result::is_ok));
-    let lost = |result: &&TransferResult| matches!(result, Err(TransferError::Deadline { moved_bytes, .. }) if *moved_bytes < LEN as u64);
     assert_eq!(
-        results.iter().filter(lost).count(),
+        results.iter().filter(|result| is_late(result)).count(),
         results.iter().filter(|result| result.is_err()).count()
     );
     assert!(results.iter().any(|result| result.is_err()));
