@@ -69,7 +69,9 @@ fn dependencies(crate_dir: &str) -> BTreeSet<String> {
 fn every_crate_uses_only_what_its_layer_may() {
     for layer in TABLE {
         for dependency in dependencies(layer.crate_dir) {
-            if dependency.starts_with("tenon-") {
+            // A crate may be its own dependency, for tests with more of its features.
+            let itself = dependency == format!("tenon-{}", layer.crate_dir);
+            if dependency.starts_with("tenon-") && !itself {
                 assert!(
                     layer.may_use.contains(&dependency.as_str()),
                     "{} must not use {dependency}: move what is shared down, or what uses it up",

@@ -35,3 +35,13 @@ fn systemd_analyze_verify_accepts_the_unit_without_a_word() {
     let of_ours: Vec<&str> = said.lines().filter(|line| line.contains("tenond")).collect();
     assert!(output.status.success() && of_ours.is_empty(), "{said}");
 }
+
+#[test]
+fn the_unit_leaves_the_daemon_little_that_it_does_not_need() {
+    let dir = TempDir::new().expect("a temporary directory");
+    // The threshold is an exposure level of 2.0; a service without any hardening has 9.6.
+    let arguments = ["security", "--offline=true", "--no-pager", "--threshold=20"];
+    let output = systemd_analyze(&arguments, &unit(&dir));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+}
