@@ -127,7 +127,7 @@ pub async fn start(
     };
     let exports = Arc::new(Exports::new());
     let segments = Arc::new(Segments::new(Arc::clone(&exports)));
-    let holder = holder(config, &identity, &segments, &exports).await?;
+    let holder = holder(config, &identity, &segments, &exports, Arc::clone(&metrics)).await?;
     let dialler = dialler(&identity, secret.as_ref());
     let timing = ProbeTiming {
         heartbeat_ms: millis(config.timeouts.heartbeat),
@@ -236,6 +236,7 @@ async fn holder(
     identity: &NodeIdentity,
     segments: &Arc<Segments>,
     exports: &Arc<Exports>,
+    metrics: Arc<Metrics>,
 ) -> Result<Arc<HolderDriver>, StartError> {
     let mapping: Vec<_> = (1..)
         .zip(&config.segments)
@@ -260,6 +261,7 @@ async fn holder(
         },
         Arc::clone(segments),
         Arc::clone(exports),
+        metrics,
     );
     for (segment, memory) in mapping {
         let memory = memory.await.map_err(|error| StartError::Task {

@@ -4,9 +4,12 @@
 //! revoked while either lock is held.
 
 use crate::clock;
+use crate::guards::{ReadGuard, WriteGuard};
+use crate::metrics::{Metrics, Place};
 use crate::segments::{MountedSegment, SegmentError, SegmentMemory, Segments};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -16,11 +19,11 @@ use tenon_protocol::member::{HolderAnswer, HolderQuestion, HolderQuestionKind, H
 use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::objects::{
-    Accepted, CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, RegionId, ReserveSpec,
-    SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified,
+    Accepted, CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, ReadHold, RegionId,
+    ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified, WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
-use tenon_transport::{Export, Exports, Guard, Hold, Refused, RemoteKey, Rights, Scope, Slice};
+use tenon_transport::{Export, Exports, RemoteKey, Rights, Scope, Slice};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -92,12 +95,18 @@ pub struct HolderDriver {
     exports: Arc<Exports>,
     /// A commit or a write has ended: commits that wait look again.
     ended: Notify,
-    me: Weak<HolderDriver>,
+    metrics: Arc<Metrics>,
+    me: Weak<Self>,
 }
 
 impl HolderDriver {
     /// A holder without segments.
-    pub(crate) fn new(config: HolderConfig, segments: Arc<Segments>, exports: Arc<Exports>) -> Arc<Self> {
+    pub(crate) fn new(
+        config: HolderConfig,
+        segments: Arc<Segments>,
+        exports: Arc<Exports>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             node: config.node,
             core: Mutex::new(Holder::new(config)),
@@ -105,6 +114,7 @@ impl HolderDriver {
             segments,
             exports,
             ended: Notify::new(),
+            metrics,
             me: Weak::clone(me),
         })
     }
@@ -377,6 +387,44 @@ impl HolderDriver {
     }
 }
 
+/// What the guards of exported memory ask.
+impl HolderDriver {
+    /// A peer's read of a segment's payload begins.
+    pub(crate) fn begin_read(&self, segment: SegmentId, range: Range<u64>) -> Result<ReadHold, HoldError> {
+        self.core
+            .lock()
+            .begin_read(segment, range.start, range.end - range.start)
+    }
+
+    /// It is over, well or not.
+    pub(crate) fn end_read(&self, hold: ReadHold, len_bytes: u64) {
+        self.core.lock().end_read(hold);
+        self.metrics.sent(Place::Segments, len_bytes);
+    }
+
+    /// A peer's write into a reserved region begins.
+    pub(crate) fn begin_write(&self, region: RegionId, range: Range<u64>) -> Result<WriteHold, HoldError> {
+        self.core
+            .lock()
+            .begin_write(region, range.start, range.end - range.start)
+    }
+
+    /// Its bytes have arrived.
+    pub(crate) fn wrote(&self, region: RegionId, range: Range<u64>, crc64: u64) {
+        let len_bytes = range.end - range.start;
+        self.core
+            .lock()
+            .wrote(clock::now(), region, range.start, len_bytes, crc64);
+        self.metrics.received(Place::Segments, len_bytes);
+    }
+
+    /// It is over, well or not: a commit may have waited for that.
+    pub(crate) fn end_write(&self, hold: WriteHold) {
+        self.core.lock().end_write(hold);
+        self.ended.notify_waiters();
+    }
+}
+
 /// Why mapped memory did not become a segment.
 #[derive(Debug, thiserror::Error)]
 pub enum MountFailure {
@@ -386,87 +434,4 @@ pub enum MountFailure {
     /// The holder refused it.
     #[error(transparent)]
     Holder(#[from] MountError),
-}
-
-fn refused(error: HoldError) -> Refused {
-    let message = match error {
-        HoldError::Stale => "the region does not hold this any more",
-        HoldError::OutOfRange => "the range is not inside one region",
-        HoldError::Committing => "the put is being committed, nothing more may be written",
-        HoldError::TooMany => "too many transfers are under way in the region",
-    };
-    Refused {
-        code: ErrorCode::GrantRefused as u16,
-        message,
-    }
-}
-
-const STOPPED: Refused = Refused {
-    code: ErrorCode::Draining as u16,
-    message: "the node is stopping",
-};
-
-/// Resolves each read of a segment's payload to the one live object that it lies in, and holds that.
-struct ReadGuard {
-    holder: Weak<HolderDriver>,
-    segment: SegmentId,
-}
-
-impl Guard for ReadGuard {
-    fn begin_read(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused> {
-        let holder = self.holder.upgrade().ok_or(STOPPED)?;
-        let hold = holder
-            .core
-            .lock()
-            .begin_read(self.segment, offset_bytes, len_bytes)
-            .map_err(refused)?;
-        let stamp = hold.generation().0;
-        Ok(Hold::with_release(stamp, move || holder.core.lock().end_read(hold)))
-    }
-
-    fn begin_write(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<Hold, Refused> {
-        Err(Refused {
-            code: ErrorCode::Forbidden as u16,
-            message: "segments are read-only; a put has a grant of its own",
-        })
-    }
-
-    fn wrote(&self, _offset_bytes: u64, _len_bytes: u64, _crc64: u64) {}
-}
-
-/// Lets one put write into its own region, until it is committed or ends.
-struct WriteGuard {
-    holder: Weak<HolderDriver>,
-    region: RegionId,
-}
-
-impl Guard for WriteGuard {
-    fn begin_read(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<Hold, Refused> {
-        Err(Refused {
-            code: ErrorCode::Forbidden as u16,
-            message: "a put's grant does not allow reading",
-        })
-    }
-
-    fn begin_write(&self, offset_bytes: u64, len_bytes: u64) -> Result<Hold, Refused> {
-        let holder = self.holder.upgrade().ok_or(STOPPED)?;
-        let hold = holder
-            .core
-            .lock()
-            .begin_write(self.region, offset_bytes, len_bytes)
-            .map_err(refused)?;
-        Ok(Hold::with_release(0, move || {
-            holder.core.lock().end_write(hold);
-            holder.ended.notify_waiters();
-        }))
-    }
-
-    fn wrote(&self, offset_bytes: u64, len_bytes: u64, crc64: u64) {
-        if let Some(holder) = self.holder.upgrade() {
-            holder
-                .core
-                .lock()
-                .wrote(clock::now(), self.region, offset_bytes, len_bytes, crc64);
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod commit;
 pub mod config;
 mod embedded;
 mod front;
+mod guards;
 pub mod holder;
 mod home;
 mod http;

@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::peers::{Dialler, OnNewLife, Peers};
 use crate::sessions::Sessions;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tenon_client::Client;
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -50,6 +51,7 @@ pub struct Node {
     homes: HomeDriver,
     metrics: Arc<Metrics>,
     client: Client,
+    draining: AtomicBool,
 }
 
 /// What a node is put together from.
@@ -111,6 +113,7 @@ impl Node {
                 holder,
                 metrics,
                 client,
+                draining: AtomicBool::new(false),
             }
         });
         let me = Arc::clone(&node);
@@ -126,7 +129,20 @@ impl Node {
 
     /// Why this node should not be given work: empty if it is ready.
     pub fn unready(&self) -> Vec<String> {
-        self.peers.refusals()
+        let mut reasons = self.peers.refusals();
+        if self.is_draining() {
+            reasons.push("the node is draining".to_owned());
+        }
+        reasons
+    }
+
+    /// From now on no put is placed here; everything else goes on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// This node's id.

@@ -219,6 +219,7 @@ impl Front {
 /// Takes nothing new, gives what is under way `drain` to finish, and closes everything.
 async fn stop(mut front: Front, running: Running, drain: Duration) {
     let deadline = Instant::now() + drain;
+    running.node.drain();
     front.backend.stop();
     front.stop.send_replace(true);
     // Requests over HTTP need the node's links, which are closed after them.

@@ -1,4 +1,5 @@
 //! Nodes in one process, over real sockets on loopback: what is put through one is got through every other.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use clap::Parser;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -104,7 +104,7 @@ async fn fill(
     len_bytes: u64,
 ) -> Result<(), ApiError> {
     while let Some(bytes) = incoming.next(patience.limit()).await? {
-        front.metrics.received(metrics::Front::Http, bytes.len() as u64);
+        front.metrics.received(metrics::Place::Http, bytes.len() as u64);
         sink.set_deadline(patience.deadline(len_bytes));
         sink.write(bytes).await?;
     }
@@ -275,7 +275,7 @@ impl Delivery {
         let end = self.range.end.min(piece_start + PIECE_BYTES);
         let within = |offset: u64| usize::try_from(offset - piece_start).expect("an offset within a piece");
         let part = bytes.slice(within(self.range.start)..within(end));
-        self.metrics.sent(metrics::Front::Http, part.len() as u64);
+        self.metrics.sent(metrics::Place::Http, part.len() as u64);
         self.range.start = end;
         Ok(part)
     }

@@ -329,7 +329,7 @@ async fn gather(
         if left_over.is_empty() {
             let next = incoming.next(patience.limit()).await?;
             *left_over = next.ok_or_else(|| ApiError::new(ErrorCode::LengthMismatch, "the body is too short"))?;
-            front.metrics.received(metrics::Front::Http, left_over.len() as u64);
+            front.metrics.received(metrics::Place::Http, left_over.len() as u64);
         }
         let taken = left_over.split_to(left_over.len().min(piece_bytes - piece.len()));
         piece.extend_from_slice(&taken);

@@ -24,11 +24,11 @@ macro_rules! labels {
 }
 
 labels! {
-    /// What a caller came through.
-    Front {
-        /// The framed link, and the data lanes beside it.
-        Link = "link",
-        /// HTTP.
+    /// Where payload was counted.
+    Place {
+        /// At this node's segments, whoever wrote or read there: data lanes, and this agent's own copies for HTTP.
+        Segments = "segments",
+        /// At the HTTP front, wherever the object lies.
         Http = "http",
     }
 }

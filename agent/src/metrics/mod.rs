@@ -17,7 +17,7 @@ use tenon_protocol::error::ErrorCode;
 use tenon_protocol::message::{NodeInfo, SegmentInfo};
 use tenon_store_core::placement::PlacementCounters;
 
-pub use labels::{Front, PutOutcome, ReadOutcome, RefusedBecause, Verb};
+pub use labels::{Place, PutOutcome, ReadOutcome, RefusedBecause, Verb};
 
 use scrape::{AtScrape, gauge};
 
@@ -143,10 +143,10 @@ impl Metrics {
             ),
             received_bytes: make.counters(
                 "tenon_received_bytes_total",
-                "Payload bytes received, by front.",
-                &["front"],
+                "Payload bytes received, by place.",
+                &["place"],
             ),
-            sent_bytes: make.counters("tenon_sent_bytes_total", "Payload bytes sent, by front.", &["front"]),
+            sent_bytes: make.counters("tenon_sent_bytes_total", "Payload bytes sent, by place.", &["place"]),
             refused_handshakes: make.counters(
                 "tenon_handshakes_refused_total",
                 "Peers that were not let in, by reason.",
@@ -172,9 +172,9 @@ impl Metrics {
         for outcome in PutOutcome::ALL {
             self.puts.with_label_values(&[outcome.as_str()]);
         }
-        for front in Front::ALL {
-            self.received_bytes.with_label_values(&[front.as_str()]);
-            self.sent_bytes.with_label_values(&[front.as_str()]);
+        for place in Place::ALL {
+            self.received_bytes.with_label_values(&[place.as_str()]);
+            self.sent_bytes.with_label_values(&[place.as_str()]);
         }
         for reason in RefusedBecause::ALL {
             self.refused_handshakes.with_label_values(&[reason.as_str()]);
@@ -218,15 +218,15 @@ impl Metrics {
     }
 
     /// Payload bytes have arrived.
-    pub fn received(&self, front: Front, len_bytes: u64) {
+    pub fn received(&self, place: Place, len_bytes: u64) {
         self.received_bytes
-            .with_label_values(&[front.as_str()])
+            .with_label_values(&[place.as_str()])
             .inc_by(len_bytes);
     }
 
     /// Payload bytes have left.
-    pub fn sent(&self, front: Front, len_bytes: u64) {
-        self.sent_bytes.with_label_values(&[front.as_str()]).inc_by(len_bytes);
+    pub fn sent(&self, place: Place, len_bytes: u64) {
+        self.sent_bytes.with_label_values(&[place.as_str()]).inc_by(len_bytes);
     }
 
     /// A peer was not let in.

@@ -151,15 +151,15 @@ fn calls_are_counted_by_verb_and_result() {
 #[test]
 fn bytes_refusals_and_lone_decisions_are_counted() {
     let metrics = Metrics::new();
-    metrics.received(Front::Http, 7);
-    metrics.sent(Front::Link, 1 << 40);
+    metrics.received(Place::Http, 7);
+    metrics.sent(Place::Segments, 1 << 40);
     metrics.refused(RefusedBecause::NotAMember);
     metrics.degraded();
     let text = metrics.render(&Snapshot::default());
     for line in [
-        "tenon_received_bytes_total{front=\"http\"} 7",
-        "tenon_received_bytes_total{front=\"link\"} 0",
-        "tenon_sent_bytes_total{front=\"link\"} 1099511627776",
+        "tenon_received_bytes_total{place=\"http\"} 7",
+        "tenon_received_bytes_total{place=\"segments\"} 0",
+        "tenon_sent_bytes_total{place=\"segments\"} 1099511627776",
         "tenon_handshakes_refused_total{reason=\"not_a_member\"} 1",
         "tenon_degraded_answers_total 1",
     ] {

@@ -6,7 +6,7 @@ use crate::holder::{CommitKey, Owner, ReserveKey};
 use crate::metrics;
 use crate::node::Node;
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
@@ -77,6 +77,10 @@ impl Node {
         owner: Owner,
         request: &ReserveRequest,
     ) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
+        if self.is_draining() {
+            let message = format!("node {} is draining and takes no puts; name another node", self.id());
+            return Err(ServiceError::new(ErrorCode::Draining, message));
+        }
         let mut results = Results::new(request.items.len());
         let named = self.named_keys(
             &request.namespace,
@@ -290,12 +294,11 @@ fn check_len(len_bytes: u64) -> Result<(), ServiceError> {
     Ok(())
 }
 
-/// Items with their places in the batch, by the node that holds them. An item that names no member gets its result at once.
-fn by_holder<I, R>(
-    node: &Node,
-    items: Vec<I>,
-    holders_of: impl Fn(&I) -> &Vec<NodeId>,
-) -> (Results<R>, std::collections::BTreeMap<NodeId, Vec<(usize, I)>>) {
+/// Items with their places in the batch.
+type ByHolder<I> = BTreeMap<NodeId, Vec<(usize, I)>>;
+
+/// Items by the node that holds them. An item that names no member gets its result at once.
+fn by_holder<I, R>(node: &Node, items: Vec<I>, holders_of: impl Fn(&I) -> &Vec<NodeId>) -> (Results<R>, ByHolder<I>) {
     let mut results = Results::new(items.len());
     let mut placed = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
