@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum MemberRequest {
     /// Serve this from your own memory for a client's session; never pass it on.
     OnBehalf {
-        /// The client's session at the coordinator; `None` for a put over HTTP, which belongs to the coordinator itself.
+        /// The client's session at the coordinator; `None` for a put over HTTP, which belongs to the coordinator
+        /// itself.
         session: Option<SessionId>,
         /// What the client asked.
         request: Box<Request>,
@@ -70,7 +71,8 @@ pub struct HomeEntry {
 pub struct Homes {
     /// The one that decides.
     pub first: NodeId,
-    /// The one that is told before an answer is given, and decides where the first cannot be reached. `None` if there is one node.
+    /// The one that is told before an answer is given, and decides where the first cannot be reached. `None` if there
+    /// is one node.
     pub second: Option<NodeId>,
 }
 

@@ -1,13 +1,15 @@
 //! The decisions of Tenon, without I/O.
 //!
-//! Nothing here reads a clock, opens a socket or draws a random number of its own: the time and a random generator are arguments, what
-//! happened comes in as calls and events, what is to be done goes out as answers and actions. So every decision can be replayed.
+//! Nothing here reads a clock, opens a socket or draws a random number of its own: the time and a random generator are
+//! arguments, what happened comes in as calls and events, what is to be done goes out as answers and actions. So every
+//! decision can be replayed.
 //!
 //! * [`allocator`] – which bytes of a segment belong to whom.
 //! * [`placement`] – which entry of a pool gets a new region.
 //! * [`objects`] – the life of the objects that one node holds: reserved, sealed, removed.
 //! * [`directory`] – one node as a home: which object a key has.
 //! * [`membership`] – the member list, the homes that follow from it, and who answers.
+//! * [`names`] – choices that configuration makes by name.
 //! * [`time`] – points in time.
 //! * [`limits`] – every bound of the above.
 #![forbid(unsafe_code)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Milliseconds on a clock that never goes back and starts anywhere. The caller reads the clock; this crate only compares.
+/// Milliseconds on a clock that never goes back and starts anywhere. The caller reads the clock; this crate only
+/// compares.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 

@@ -38,8 +38,8 @@ impl<K: Copy + Ord + std::fmt::Debug, V> Deadlined<K, V> {
         Some(value)
     }
 
-    pub(super) fn deadline(&self, key: K) -> Option<Time> {
-        self.entries.get(&key).map(|(deadline, _)| *deadline)
+    pub(super) fn contains(&self, key: K) -> bool {
+        self.entries.contains_key(&key)
     }
 
     /// An entry whose deadline is not after `now`, the earliest first.

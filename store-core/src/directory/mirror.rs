@@ -10,8 +10,8 @@ use tenon_protocol::ids::KeyHash;
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
 
 impl Directory {
-    /// Tells the partner what the key's entry is now; then goes on by [`Directory::mirrored`]. The second home tells nobody: it decides only when
-    /// the first cannot be told.
+    /// Tells the partner what the key's entry is now; then goes on by [`Directory::mirrored`]. The second home tells
+    /// nobody: it decides only when the first cannot be told.
     pub(super) fn mirror(&mut self, key: KeyHash, asker: Asker, decision: Decision) {
         let is_first = asker.homes.first == self.node;
         let Some(to) = asker.homes.second.filter(|_| is_first) else {

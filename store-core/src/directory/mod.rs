@@ -1,21 +1,24 @@
 //! One node as a home: which object a key has, and where it lies.
 //!
-//! A [`Directory`] is a state machine: [`Event`]s and the time go in, [`Action`]s come out. It keeps the entries of all keys of which the
-//! node is a home, whatever their namespace; each event names the key's [`Homes`](tenon_protocol::member::Homes).
+//! A [`Directory`] is a state machine: [`Event`]s and the time go in, [`Action`]s come out. It keeps the entries of all
+//! keys of which the node is a home, whatever their namespace; each event names the key's
+//! [`Homes`](tenon_protocol::member::Homes).
 //!
-//! *Who decides.* The first home decides, and tells the second the key's new entry before it answers. The second passes decisions on to the first and
-//! relays the answer; only if the first is unreachable *to it* it decides alone. What one home of two decided alone is *degraded*.
-//! Look-ups are answered by either.
+//! *Who decides.* The first home decides, and tells the second the key's new entry before it answers. The second passes
+//! decisions on to the first and relays the answer; only if the first is unreachable *to it* it decides alone. What one
+//! home of two decided alone is *degraded*. Look-ups are answered by either.
 //!
-//! *One thing at a time.* What changes a key's entry is done one after the other, so that the second home hears of the changes in their order. A
-//! proposal for a key that has an accepted object which is not sealed yet is *parked* until that is decided.
+//! *One thing at a time.* What changes a key's entry is done one after the other, so that the second home hears of the
+//! changes in their order. A proposal for a key that has an accepted object which is not sealed yet is *parked* until
+//! that is decided.
 //!
-//! *Bounds.* Every request is answered once, at the latest at the first [`Event::Tick`] after its deadline; every question that is not
-//! answered within its deadline is taken as unreachable. The caller tells at once of questions that cannot be delivered, or whose link broke, by
-//! [`Event::Unreachable`]. A node that *refuses* the other is not unreachable: the caller answers with an error, and no home acts alone
-//! because of it.
+//! *Bounds.* Every request is answered once, at the latest at the first [`Event::Tick`] after its deadline; every
+//! question that is not answered within its deadline is taken as unreachable. The caller tells at once of questions
+//! that cannot be delivered, or whose link broke, by [`Event::Unreachable`]. A node that *refuses* the other is not
+//! unreachable: the caller answers with an error, and no home acts alone because of it.
 //!
-//! *Lives.* Replicas in an earlier life of their holder are gone. That is noticed whenever an entry is looked at; a sweep frees the rest.
+//! *Lives.* Replicas in an earlier life of their holder are gone. That is noticed whenever an entry is looked at; a
+//! sweep frees the rest.
 
 mod deadlined;
 mod entry;
@@ -183,8 +186,8 @@ impl Directory {
         }
     }
 
-    /// Whether what is not known is known not to be. An unsettled home answers look-ups with [`HomeAnswer::Unknown`] instead of
-    /// [`HomeAnswer::Miss`].
+    /// Whether what is not known is known not to be. An unsettled home answers look-ups with [`HomeAnswer::Unknown`]
+    /// instead of [`HomeAnswer::Miss`].
     pub fn set_settled(&mut self, is_settled: bool) {
         self.is_settled = is_settled;
     }
@@ -219,19 +222,26 @@ impl Directory {
 
     fn request(&mut self, token: RequestToken, deadline: Time, event: HomeEvent) {
         let (key, homes) = (event.key_hash, event.homes);
-        if self.requests.len() >= DIRECTORY_REQUESTS_MAX {
-            let message = format!("{DIRECTORY_REQUESTS_MAX} requests wait at this home; try again later");
-            let answer = Err(ServiceError::new(ErrorCode::Overloaded, message));
-            self.actions.push(Action::Reply { token, answer });
-            return;
-        }
-        self.requests.insert(token, deadline, key);
-        if !homes.includes(self.node) {
+        let refusal = if !homes.includes(self.node) {
             let message = format!("node {} is no home of the key: the member lists differ", self.node);
-            return self.reply(Some(token), Err(ServiceError::new(ErrorCode::Conflict, message)));
-        }
-        let is_passed_on =
-            homes.first != self.node && !matches!(event.kind, HomeEventKind::Locate | HomeEventKind::Mirror(_));
+            ServiceError::new(ErrorCode::Conflict, message)
+        } else if matches!(event.kind, HomeEventKind::Locate) {
+            let answer = Ok(self.locate(key));
+            return self.actions.push(Action::Reply { token, answer });
+        } else if self.requests.len() >= DIRECTORY_REQUESTS_MAX {
+            let message = format!("{DIRECTORY_REQUESTS_MAX} requests wait at this home; try again later");
+            ServiceError::new(ErrorCode::Overloaded, message)
+        } else {
+            self.requests.insert(token, deadline, key);
+            return self.decide(token, deadline, event);
+        };
+        let answer = Err(refusal);
+        self.actions.push(Action::Reply { token, answer });
+    }
+
+    /// Does what changes an entry, or lets the first home do it.
+    fn decide(&mut self, token: RequestToken, deadline: Time, event: HomeEvent) {
+        let is_passed_on = event.homes.first != self.node && !matches!(event.kind, HomeEventKind::Mirror(_));
         if is_passed_on {
             return self.forward(token, deadline, event);
         }
@@ -240,13 +250,7 @@ impl Directory {
                 self.note_life(replica.holder, replica.incarnation);
             }
         }
-        match Job::new(token, event) {
-            Some(job) => self.submit(key, job),
-            None => {
-                let answer = self.locate(key);
-                self.reply(Some(token), Ok(answer));
-            }
-        }
+        self.submit(event.key_hash, Job::new(token, event));
     }
 
     fn locate(&mut self, key: KeyHash) -> HomeAnswer {
@@ -282,14 +286,11 @@ impl Directory {
             Some(Purpose::Forward { token, event }) => match answer {
                 Answer::Partner(answer) => self.reply(Some(token), answer),
                 Answer::Holder(_) => self.reply(Some(token), Err(wrong_answer())),
-                Answer::Unreachable => {
-                    let key = event.key_hash;
-                    if self.requests.deadline(token).is_some()
-                        && let Some(job) = Job::new(token, event)
-                    {
-                        self.submit(key, job);
-                    }
+                Answer::Unreachable if self.requests.contains(token) => {
+                    self.submit(event.key_hash, Job::new(token, event));
                 }
+                // Nobody waits for it any more.
+                Answer::Unreachable => {}
             },
         }
     }
@@ -363,7 +364,8 @@ impl Directory {
             if entry.sealed.as_mut().is_some_and(|object| object.lose(gone)) {
                 entry.sealed = None;
             }
-            // A pending object was verified with all its replicas: if one is gone it is another one that must be proposed.
+            // A pending object was verified with all its replicas: if one is gone it is another one that must be
+            // proposed.
             let is_lost = entry
                 .pending
                 .as_ref()

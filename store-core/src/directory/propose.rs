@@ -68,7 +68,8 @@ impl Directory {
         }
     }
 
-    /// The key has an object: asks its holders one after the other whether they have it still. If none of them has, the proposal goes on.
+    /// The key has an object: asks its holders one after the other whether they have it still. If none of them has, the
+    /// proposal goes on.
     fn confirm(&mut self, key: KeyHash, asker: Asker, mut proposal: Proposal, mut confirm: Confirm) {
         if let Some(replica) = confirm.left.pop_front() {
             confirm.asked = Some(replica);

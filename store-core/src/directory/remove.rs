@@ -10,7 +10,8 @@ use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
 use tenon_protocol::message::KeyResult;
 
 impl Directory {
-    /// Removes the key's object: from here on there is none, whatever its holders say. A removal that was decided before and not completed is completed.
+    /// Removes the key's object: from here on there is none, whatever its holders say. A removal that was decided
+    /// before and not completed is completed.
     pub(super) fn remove(&mut self, key: KeyHash, asker: Asker, mut removal: Removal) {
         let lives = &self.lives;
         self.tombstones.pay(key, |owed| is_gone(lives, &owed.replica));

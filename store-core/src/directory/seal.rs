@@ -121,8 +121,8 @@ impl Directory {
         }
     }
 
-    /// The holder of a pending object has answered whether it is sealed. If it is not after so long, or does not answer, the object is withdrawn: should
-    /// its holder report the seal after all, it learns that and drops it.
+    /// The holder of a pending object has answered whether it is sealed. If it is not after so long, or does not
+    /// answer, the object is withdrawn: should its holder report the seal after all, it learns that and drops it.
     pub(super) fn checked(
         &mut self,
         key: KeyHash,

@@ -1,4 +1,5 @@
-//! What stays of a key that was removed: the epoch below which nothing is its object, and the drops that holders still owe.
+//! What stays of a key that was removed: the epoch below which nothing is its object, and the drops that holders still
+//! owe.
 
 use crate::limits::{OWED_DROPS_MAX, TOMBSTONE_LIFE_MS, TOMBSTONES_MAX};
 use crate::time::Time;

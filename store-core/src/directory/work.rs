@@ -67,8 +67,8 @@ pub(super) struct Removal {
 }
 
 impl Job {
-    /// The job that an event is; `None` for a look-up, which is none.
-    pub(super) fn new(token: RequestToken, event: HomeEvent) -> Option<Self> {
+    /// The job that an event is, which is no look-up.
+    pub(super) fn new(token: RequestToken, event: HomeEvent) -> Self {
         let kind = match event.kind {
             HomeEventKind::Propose {
                 put_id,
@@ -85,13 +85,13 @@ impl Job {
             HomeEventKind::Withdrawn { put_id, holder } => JobKind::Withdrawn { put_id, holder },
             HomeEventKind::Remove => JobKind::Remove,
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
-            HomeEventKind::Locate => return None,
+            HomeEventKind::Locate => unreachable!("look-ups are answered at once"),
         };
         let asker = Asker {
             token: Some(token),
             homes: event.homes,
         };
-        Some(Self { asker, kind })
+        Self { asker, kind }
     }
 
     /// Whether it is not worth beginning once nobody waits for its answer.

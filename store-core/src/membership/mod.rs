@@ -1,7 +1,7 @@
 //! Who the members are, which of them keep the entry of a key, and whether a member answers.
 //!
-//! A [`View`] is the member list at one revision. From it alone follow the homes of every key ([`View::homes`]): whether a member
-//! answers ([`Reachability`]) never changes who is responsible, only who can be asked.
+//! A [`View`] is the member list at one revision. From it alone follow the homes of every key ([`View::homes`]):
+//! whether a member answers ([`Reachability`]) never changes who is responsible, only who can be asked.
 
 mod reachability;
 mod rendezvous;

@@ -84,8 +84,8 @@ impl Reachability {
         matches!(self.state, NodeState::Alive | NodeState::Unknown)
     }
 
-    /// Moves on with time; call it at least every few hundred milliseconds. True says: send a probe now, and tell its result by
-    /// [`Self::answered`] or [`Self::probe_failed`].
+    /// Moves on with time; call it at least every few hundred milliseconds. True says: send a probe now, and tell its
+    /// result by [`Self::answered`] or [`Self::probe_failed`].
     pub fn tick(&mut self, now: Time) -> bool {
         if self.is_silent_too_long(now) {
             self.state = NodeState::Unreachable;
@@ -113,8 +113,8 @@ impl Reachability {
         life
     }
 
-    /// The member called us: it lives, though that does not say that it can be reached. If it was thought not to answer it is probed at
-    /// once.
+    /// The member called us: it lives, though that does not say that it can be reached. If it was thought not to answer
+    /// it is probed at once.
     pub fn seen(&mut self, now: Time, incarnation: Incarnation) -> Life {
         match self.incarnation {
             Some(known) if incarnation < known => Life::Stale { known },

@@ -1,8 +1,9 @@
 //! Rendezvous hashing: every member gets a score for a thing, and the highest scores have it.
 //!
 //! Scores are 64-bit XXH3 of the member's 16 id bytes followed by what is ranked, with a seed that says what that is:
-//! [`INDEX_SEED`] and the namespace's bytes, or [`HOME_SEED`] and the 16 bytes of the key hash. The highest score is first; of
-//! equal scores the lower id is. This is part of what members must agree on: changing it is a new protocol version.
+//! [`INDEX_SEED`] and the namespace's bytes, or [`HOME_SEED`] and the 16 bytes of the key hash. The highest score is
+//! first; of equal scores the lower id is. This is part of what members must agree on: changing it is a new protocol
+//! version.
 
 use super::view::View;
 use crate::limits::{INDEX_CACHE_NAMESPACES_MAX, INDEX_NODES_MAX};
@@ -39,7 +40,8 @@ pub fn home_score(node: NodeId, key_hash: KeyHash) -> u64 {
     xxh3_64_with_seed(&input, HOME_SEED)
 }
 
-/// The nodes among which the homes of a namespace's keys are: at most [`INDEX_NODES_MAX`], so that a batch of keys asks few nodes.
+/// The nodes among which the homes of a namespace's keys are: at most [`INDEX_NODES_MAX`], so that a batch of keys asks
+/// few nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexNodes(Box<[NodeId]>);
 
@@ -184,7 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// What a full ranking says, and what makes rendezvous hashing worth it: a member that leaves moves only its own keys.
+        /// What a full ranking says, and what makes rendezvous hashing worth it: a member that leaves moves only its
+        /// own keys.
         #[test]
         fn homes_are_the_two_best_and_survive_the_departure_of_others(
             ids in proptest::collection::btree_set(0u16..50, 3..8), at: proptest::sample::Index, seed: u128

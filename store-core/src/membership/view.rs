@@ -120,8 +120,8 @@ impl View {
         self.index_nodes(namespace).homes(key_hash)
     }
 
-    /// What two members must agree on, as bytes that are equal exactly if they do: a format tag with its version, the number of
-    /// members as 4 bytes little-endian, and their ids in order. Members compare a hash of it.
+    /// What two members must agree on, as bytes that are equal exactly if they do: a format tag with its version, the
+    /// number of members as 4 bytes little-endian, and their ids in order. Members compare a hash of it.
     pub fn canonical_bytes(&self) -> Vec<u8> {
         let members = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let mut bytes = b"tenon members 1\0".to_vec();

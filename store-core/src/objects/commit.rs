@@ -32,7 +32,8 @@ pub struct CommitSpec {
 pub enum CommitStep {
     /// The put has its outcome already.
     Done(Committed),
-    /// A commit of the same put is in progress, or its last writes are not over yet: ask again after one of them has ended.
+    /// A commit of the same put is in progress, or its last writes are not over yet: ask again after one of them has
+    /// ended.
     Wait,
     /// The commit is begun; these pieces are to be read and checked.
     Verify(Unverified),
@@ -129,8 +130,8 @@ impl From<Verified> for Commit {
 }
 
 impl<T: SegmentTable> Holder<T> {
-    /// Begins the commit of a put, or tells its outcome. From here on nothing more is written and neither time nor the end of the session ends
-    /// the reservation.
+    /// Begins the commit of a put, or tells its outcome. From here on nothing more is written and neither time nor the
+    /// end of the session ends the reservation.
     pub fn begin_commit(&mut self, now: Time, spec: CommitSpec) -> Result<CommitStep, CommitError> {
         let CommitSpec { put_id, name, .. } = &spec;
         let key_hash = name.hash(self.config.cluster);
@@ -216,8 +217,8 @@ impl<T: SegmentTable> Holder<T> {
         })
     }
 
-    /// Compares what was read with what the committer said. `found` are the checksums of [`Unverified::unknown_pieces`], in their order. If one
-    /// is wrong the reservation has ended.
+    /// Compares what was read with what the committer said. `found` are the checksums of
+    /// [`Unverified::unknown_pieces`], in their order. If one is wrong the reservation has ended.
     ///
     /// # Panics
     /// If there are more or fewer checksums than unknown pieces.
@@ -253,8 +254,8 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// The homes have accepted the object as the key's, in this epoch: describes it in the table and makes it readable here. An older object of the key is
-    /// dropped after that.
+    /// The homes have accepted the object as the key's, in this epoch: describes it in the table and makes it readable
+    /// here. An older object of the key is dropped after that.
     pub fn seal(&mut self, verified: Verified, accepted: Accepted, sealed_unix_ms: u64) -> Unreported {
         let Verified { commit, .. } = verified;
         let Accepted { epoch, degraded } = accepted;
@@ -293,8 +294,8 @@ impl<T: SegmentTable> Holder<T> {
         Unreported { commit, outcome }
     }
 
-    /// The key has an object, which stays: this put's region is freed. If that object is of the same put, stored elsewhere by an earlier try, the put
-    /// is stored.
+    /// The key has an object, which stays: this put's region is freed. If that object is of the same put, stored
+    /// elsewhere by an earlier try, the put is stored.
     pub fn yield_to(&mut self, now: Time, verified: Verified, version: Version, degraded: bool) -> Committed {
         let Commit {
             region,
@@ -331,9 +332,9 @@ impl<T: SegmentTable> Holder<T> {
         self.remove(commit.key_hash, outcome.version);
     }
 
-    /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home has asked for it meanwhile
-    /// ([`Self::confirm`]). Then it knows of it and may have told others, so the object stays, and a retry of the put learns that it is stored. True if
-    /// it was dropped.
+    /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home
+    /// has asked for it meanwhile ([`Self::confirm`]). Then it knows of it and may have told others, so the object
+    /// stays, and a retry of the put learns that it is stored. True if it was dropped.
     pub fn retract_unless_asked(&mut self, unreported: Unreported) -> bool {
         let is_known = self
             .record(unreported.commit.region)

@@ -81,7 +81,8 @@ pub enum HoldError {
     TooMany,
 }
 
-/// Why a put was not committed. Except for [`CommitError::UnknownPut`] its reservation has ended: a put that failed leaves nothing behind.
+/// Why a put was not committed. Except for [`CommitError::UnknownPut`] its reservation has ended: a put that failed
+/// leaves nothing behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// Never reserved here, or ended.

@@ -1,11 +1,12 @@
 //! The life of the objects that one node holds: *reserved*, then *sealed*, then removed.
 //!
-//! A [`Holder`] decides for all segments of one node in one of its lives. The memory is not here; what is written to the tables
-//! beside the segments goes through [`SegmentTable`].
+//! A [`Holder`] decides for all segments of one node in one of its lives. The memory is not here; what is written to
+//! the tables beside the segments goes through [`SegmentTable`].
 //!
-//! *A put.* [`Holder::reserve`] sets a region aside. Each write into it is announced by [`Holder::begin_write`] and over with
-//! [`Holder::end_write`]; [`Holder::wrote`] in between says that the bytes are there. [`Holder::begin_commit`] stops the writing and says which
-//! pieces the owner must read and check. The commit then goes through three types, so that no step can be left out:
+//! *A put.* [`Holder::reserve`] sets a region aside. Each write into it is announced by [`Holder::begin_write`] and
+//! over with [`Holder::end_write`]; [`Holder::wrote`] in between says that the bytes are there.
+//! [`Holder::begin_commit`] stops the writing and says which pieces the owner must read and check. The commit then goes
+//! through three types, so that no step can be left out:
 //!
 //! | has | call | next |
 //! |---|---|---|
@@ -17,11 +18,13 @@
 //! | | [`Holder::retract_unless_asked`] (no answer) | over, the region is freed unless a home asked for it |
 //! | [`Unverified`] or [`Verified`] | [`Holder::abandon`] | over, the region is freed |
 //!
-//! A commit that is begun ends by one of these calls and by nothing else: neither time nor the end of the session ends it. So the caller keeps
-//! each token in something that gives it back whatever happens. The same holds for [`WriteHold`] and [`ReadHold`].
+//! A commit that is begun ends by one of these calls and by nothing else: neither time nor the end of the session ends
+//! it. So the caller keeps each token in something that gives it back whatever happens. The same holds for
+//! [`WriteHold`] and [`ReadHold`].
 //!
-//! *Held.* A region that is given up while the owner's own transfers are under way in it is *held* until the last of them is over, and its
-//! bytes are allocated until then. Readers elsewhere do not hold it up: they see that the generation has changed.
+//! *Held.* A region that is given up while the owner's own transfers are under way in it is *held* until the last of
+//! them is over, and its bytes are allocated until then. Readers elsewhere do not hold it up: they see that the
+//! generation has changed.
 //!
 //! Payload is counted in occupied bytes (lengths rounded up to the alignment), and always
 //! capacity = free + sealed + reserved + held.
@@ -97,7 +100,8 @@ pub trait SegmentTable {
     /// Describes an object: first all else, then, by one store, the descriptor's generation.
     fn seal(&mut self, plan: &SealPlan);
 
-    /// Makes a slot describe nothing, by one store of the descriptor's generation. Slot and region may be used again right after.
+    /// Makes a slot describe nothing, by one store of the descriptor's generation. Slot and region may be used again
+    /// right after.
     fn invalidate(&mut self, slot: Slot);
 }
 

@@ -1,7 +1,7 @@
 //! Checksums of pieces that arrived whole, so that a commit need not read them again.
 //!
-//! A checksum is kept for a piece only if exactly that piece arrived as one write and no other write touched it at the same time or
-//! later. What begins to be written is unknown from that moment on, even if the write then fails.
+//! A checksum is kept for a piece only if exactly that piece arrived as one write and no other write touched it at the
+//! same time or later. What begins to be written is unknown from that moment on, even if the write then fails.
 
 use std::ops::Range;
 use tenon_protocol::checksum::{piece_count, piece_len_bytes};

@@ -6,7 +6,8 @@ use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
 use tenon_protocol::message::{ListEntry, Replica};
 use tenon_protocol::name::{Namespace, ObjectName};
 
-/// A read by the owner that is under way. Give it to [`Holder::end_read`] when the last byte has left, whatever happened.
+/// A read by the owner that is under way. Give it to [`Holder::end_read`] when the last byte has left, whatever
+/// happened.
 #[derive(Debug)]
 #[must_use = "the region stays held"]
 pub struct ReadHold {
@@ -84,7 +85,8 @@ impl<T: SegmentTable> Holder<T> {
         self.info(*self.by_hash.get(&key_hash)?)
     }
 
-    /// A home asks whether exactly this object is here, sealed. If so the home knows of it from now on, whether its seal was reported or not.
+    /// A home asks whether exactly this object is here, sealed. If so the home knows of it from now on, whether its
+    /// seal was reported or not.
     pub fn confirm(&mut self, key_hash: KeyHash, version: Version) -> bool {
         let Some(region) = self.object_of(key_hash, version) else {
             return false;

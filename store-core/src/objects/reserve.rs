@@ -74,8 +74,8 @@ pub enum EndReason {
 }
 
 impl<T: SegmentTable> Holder<T> {
-    /// Sets a region aside. Asking again for the same put, key and length answers the same region and begins its time to live anew; the
-    /// owner is then the one that asked last.
+    /// Sets a region aside. Asking again for the same put, key and length answers the same region and begins its time
+    /// to live anew; the owner is then the one that asked last.
     pub fn reserve<R: Rng + ?Sized>(
         &mut self,
         now: Time,
@@ -220,7 +220,8 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// Ends the reservations whose time to live has passed since their last byte arrived. Call it a few times per second.
+    /// Ends the reservations whose time to live has passed since their last byte arrived. Call it a few times per
+    /// second.
     pub fn expire(&mut self, now: Time) {
         while let Some(&(queued_at, region)) = self.expiries.first() {
             if queued_at > now {
@@ -243,8 +244,8 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// The reservations that ended since the last call, in order. Ask after every call that may end one; the region may be in use for another
-    /// put already, whose [`RegionId`] differs.
+    /// The reservations that ended since the last call, in order. Ask after every call that may end one; the region may
+    /// be in use for another put already, whose [`RegionId`] differs.
     pub fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }

@@ -150,8 +150,8 @@ impl<T: SegmentTable> Segment<T> {
         self.table.seal(plan);
     }
 
-    /// Ends this use of a region: an object's descriptor is made to describe nothing, then the bytes are given back, or held until the
-    /// transfers under way are over. Answers the state before.
+    /// Ends this use of a region: an object's descriptor is made to describe nothing, then the bytes are given back, or
+    /// held until the transfers under way are over. Answers the state before.
     ///
     /// # Panics
     /// If this use of the region is over.

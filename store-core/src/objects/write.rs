@@ -4,7 +4,8 @@ use super::{HoldError, Holder, RegionId, SegmentTable};
 use crate::time::Time;
 use std::ops::Range;
 
-/// A write that is under way. Give it to [`Holder::end_write`] when nothing can touch the bytes any more, whatever happened.
+/// A write that is under way. Give it to [`Holder::end_write`] when nothing can touch the bytes any more, whatever
+/// happened.
 #[derive(Debug)]
 #[must_use = "the region stays held"]
 pub struct WriteHold {
@@ -13,8 +14,8 @@ pub struct WriteHold {
 }
 
 impl<T: SegmentTable> Holder<T> {
-    /// A write of bytes of a reserved region, counted from the region's start, is about to begin. Until it is over, what these bytes are is
-    /// unknown, whatever [`Self::wrote`] said of them before.
+    /// A write of bytes of a reserved region, counted from the region's start, is about to begin. Until it is over,
+    /// what these bytes are is unknown, whatever [`Self::wrote`] said of them before.
     pub fn begin_write(&mut self, region: RegionId, offset_bytes: u64, len_bytes: u64) -> Result<WriteHold, HoldError> {
         let record = self.record_mut(region).ok_or(HoldError::Stale)?;
         let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(HoldError::OutOfRange)?;

@@ -193,7 +193,8 @@ impl Cluster {
         }
     }
 
-    /// A message to a home that is paused: it waits for it, or its sender gives it up first, and it arrives nevertheless.
+    /// A message to a home that is paused: it waits for it, or its sender gives it up first, and it arrives
+    /// nevertheless.
     pub(crate) fn leave_or_give_up(&mut self, index: usize, gives_up: bool) {
         let Message::ToHome(home, Event::Request { token, .. }) = &self.under_way[index] else {
             return;

@@ -1,7 +1,8 @@
-//! Random puts, removals and look-ups through both homes, with messages in any order, holders that stop and restart, and one home that stops.
+//! Random puts, removals and look-ups through both homes, with messages in any order, holders that stop and restart,
+//! and one home that stops.
 //!
-//! Checked all the time: a key has at most one accepted object that nothing speaks against; what is found was sealed; a token is answered
-//! once. Checked at the end: every token is answered, and nothing is left pending.
+//! Checked all the time: a key has at most one accepted object that nothing speaks against; what is found was sealed; a
+//! token is answered once. Checked at the end: every token is answered, and nothing is left pending.
 
 use crate::cluster::*;
 use proptest::prelude::*;

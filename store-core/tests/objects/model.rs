@@ -56,7 +56,8 @@ impl Region {
         self.id.offset_bytes + self.len_bytes.next_multiple_of(ALIGNMENT_BYTES)
     }
 
-    /// The checksum of a piece, if one write brought exactly it and every other write of it was over before that one began.
+    /// The checksum of a piece, if one write brought exactly it and every other write of it was over before that one
+    /// began.
     pub(crate) fn known_piece(&self, piece: u64) -> Option<u64> {
         let range = piece * PIECE_BYTES..self.len_bytes.min((piece + 1) * PIECE_BYTES);
         let touching: Vec<_> = (self.writes.iter())

@@ -108,7 +108,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => (puts(), any::<usize>(), 0u8..2)
             .prop_map(|(put, len_class, session)| Operation::Reserve { put, len_class, session }),
-        9 => (puts(), any::<usize>(), any::<usize>()).prop_map(|(put, start, end)| Operation::BeginWrite { put, start, end }),
+        9 => (puts(), any::<usize>(), any::<usize>())
+            .prop_map(|(put, start, end)| Operation::BeginWrite { put, start, end }),
         9 => (any::<usize>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1))
             .prop_map(|(which, arrives, is_damaged)| Operation::EndWrite { which, arrives, is_damaged }),
         5 => puts().prop_map(|put| Operation::BeginCommit { put }),
@@ -548,7 +549,7 @@ fn hash(key: u8) -> tenon_protocol::ids::KeyHash {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
     #[test]
     fn the_holder_and_its_model_agree(operations in proptest::collection::vec(operation(), 1..160)) {
         let mut run = Run::new();
