@@ -71,6 +71,10 @@ pub const MAX_QUEUED_READS: usize = 2 * MAX_BATCH_TRANSFERS;
 pub const MAX_QUEUED_REPLIES: usize = 8192;
 /// Smallest frames that data is cut in: smaller ones cost more calls than they carry.
 pub const MIN_DATA_FRAME_BYTES: u32 = 64 << 10;
+/// Send buffer of a data lane. The system's own choice grows to several MiB, so that bytes go through main memory on
+/// their way between two processes of one host; this much stays in a core's second-level cache. Between hosts it covers
+/// a round trip of 100 µs at 5 GB/s per lane.
+pub const LANE_SEND_BUFFER_BYTES: usize = 512 << 10;
 /// Requests that one connection has under way at once.
 pub const MAX_IN_FLIGHT_REQUESTS: usize = 8192;
 /// Bytes that one connection has under way at once.

@@ -52,6 +52,14 @@ impl Stream {
         Ok(Self::Tcp(stream))
     }
 
+    /// Lets the system keep at most about this many bytes that were sent and are not acknowledged.
+    pub(crate) fn set_send_buffer(&self, len_bytes: usize) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => SockRef::from(stream).set_send_buffer_size(len_bytes),
+            Self::Unix(stream) => SockRef::from(stream).set_send_buffer_size(len_bytes),
+        }
+    }
+
     /// Takes it off this runtime.
     pub(crate) fn detach(self) -> io::Result<DetachedStream> {
         match self {

@@ -9,6 +9,7 @@ use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep};
 
 use crate::checksum::Crc64;
+use crate::limits::LANE_SEND_BUFFER_BYTES;
 use crate::memory::Memory;
 use crate::stream::Stream;
 use crate::tcp::wire::{HEADER_BYTES, Header, LaneError, check};
@@ -245,6 +246,10 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(stream: Arc<Stream>, progress: Arc<Progress>) -> Self {
+        if let Err(error) = stream.set_send_buffer(LANE_SEND_BUFFER_BYTES) {
+            // The lane works all the same, only slower.
+            tracing::debug!(%error, "the send buffer of a data lane keeps its size");
+        }
         Self {
             stream,
             progress,
