@@ -220,7 +220,6 @@ impl Front {
 async fn stop(mut front: Front, running: Running, drain: Duration) {
     let deadline = Instant::now() + drain;
     running.node.drain();
-    front.backend.stop();
     front.stop.send_replace(true);
     // Requests over HTTP need the node's links, which are closed after them.
     if tokio::time::timeout_at(deadline, &mut front.serving).await.is_err() {

@@ -1,7 +1,6 @@
 //! The node as the HTTP front sees it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -19,11 +18,10 @@ use super::backend::{Backend, ObjectSink, ObjectSource};
 use crate::node::Node;
 use crate::service::Caller;
 
-/// A node in all its states: it answers for its health before it is put together, and while it stops.
+/// A node that answers for its health before it is put together.
 pub(crate) struct NodeBackend {
     id: NodeId,
     node: OnceLock<Arc<Node>>,
-    stopping: AtomicBool,
 }
 
 impl NodeBackend {
@@ -32,7 +30,6 @@ impl NodeBackend {
         Self {
             id,
             node: OnceLock::new(),
-            stopping: AtomicBool::new(false),
         }
     }
 
@@ -40,11 +37,6 @@ impl NodeBackend {
     pub(crate) fn started(&self, node: Arc<Node>) {
         // Whoever starts it does so once.
         let _ = self.node.set(node);
-    }
-
-    /// From now on the node is not ready.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
     }
 
     fn node(&self) -> Result<&Arc<Node>, ServiceError> {
@@ -147,11 +139,7 @@ impl Backend for NodeBackend {
 
     fn unready(&self) -> Vec<String> {
         let starting = || vec!["the node is starting".to_owned()];
-        let mut reasons = self.node.get().map_or_else(starting, |node| node.unready());
-        if self.stopping.load(Ordering::Relaxed) {
-            reasons.push("the node is stopping".to_owned());
-        }
-        reasons
+        self.node.get().map_or_else(starting, |node| node.unready())
     }
 }
 

@@ -104,8 +104,8 @@ async fn metrics_and_the_document_are_served_by_their_types() {
     for line in [
         "tenon_gets_total{outcome=\"hit\"} 1",
         "tenon_gets_total{outcome=\"miss\"} 1",
-        "tenon_received_bytes_total{front=\"http\"} 100",
-        "tenon_sent_bytes_total{front=\"http\"} 100",
+        "tenon_received_bytes_total{place=\"http\"} 100",
+        "tenon_sent_bytes_total{place=\"http\"} 100",
         "tenon_http_requests_total{method=\"GET\",route=\"/v1/objects/{*key}\",status=\"404\"} 1",
         "tenon_http_requests_total{method=\"GET\",route=\"none\",status=\"404\"} 1",
     ] {
