@@ -382,6 +382,7 @@ impl Tally {
             bytes: self.len_bytes,
             stamp: state.stamp,
             crc64: whole.map(|(crc64, _)| crc64),
+            sent_crc64: None,
         })
     }
 }

@@ -111,10 +111,13 @@ async fn one(connection: &Arc<dyn Connection>, transfer: Transfer) -> TransferRe
 /// The only thing that a completed transfer of `bytes` may say, but for the stamp.
 fn assert_done(result: &TransferResult, bytes: &[u8]) {
     let Done {
-        bytes: moved, crc64, ..
+        bytes: moved,
+        crc64,
+        sent_crc64,
+        ..
     } = *result.as_ref().expect("the transfer succeeds");
     assert_eq!(moved, bytes.len() as u64);
-    if let Some(crc64) = crc64 {
+    for crc64 in [crc64, sent_crc64].into_iter().flatten() {
         assert_eq!(
             crc64,
             crate::checksum::crc64(bytes),

@@ -243,7 +243,19 @@ impl Drop for Waiting {
     }
 }
 
+/// Closes the link when its reader ends in any other way than it should, such as the end of its runtime.
+struct EndOfLink<'a> {
+    calls: &'a Calls,
+}
+
+impl Drop for EndOfLink<'_> {
+    fn drop(&mut self) {
+        self.calls.close("the link's task has ended".to_owned());
+    }
+}
+
 async fn read(stream: Arc<Stream>, calls: Arc<Calls>) {
+    let _end = EndOfLink { calls: &calls };
     let mut closed = calls.closed.subscribe();
     let mut reader = FrameReader::default();
     loop {

@@ -19,6 +19,8 @@ use crate::tcp::wire::{HEADER_BYTES, Header, LaneError, check};
 const READ_AHEAD_BYTES: usize = 8 << 10;
 /// Largest piece received at once. Its checksum is computed while it is in the second-level cache.
 const RECEIVE_BYTES: u64 = 256 << 10;
+/// Largest piece sent at once whose checksum is computed. It is in the second-level cache then.
+const SUMMED_SEND_BYTES: u64 = 256 << 10;
 /// Payloads up to this size are copied beside their headers, so that several leave in one call: for them a call costs
 /// more than the copy.
 const COALESCE_BYTES: u64 = 64 << 10;
@@ -230,6 +232,26 @@ fn receive(stream: &Stream, memory: &Memory, at: u64, len_bytes: u64, crc: &mut 
     Ok(received)
 }
 
+/// Sends once, what waits and then straight from memory; tells how much of each went. What went of the memory is added to
+/// `crc` while it is hot.
+fn transmit(
+    stream: &Stream,
+    waiting: &[u8],
+    memory: &Memory,
+    at: u64,
+    len_bytes: u64,
+    crc: Option<&mut Crc64>,
+) -> io::Result<(usize, u64)> {
+    let most_bytes = if crc.is_some() { SUMMED_SEND_BYTES } else { len_bytes };
+    let sent = stream.try_send(waiting, memory, at, len_bytes.min(most_bytes))?;
+    let of_waiting = sent.min(waiting.len());
+    let of_memory = (sent - of_waiting) as u64;
+    if let Some(crc) = crc {
+        memory.crc64_into(crc, at..at + of_memory).map_err(io::Error::other)?;
+    }
+    Ok((of_waiting, of_memory))
+}
+
 /// A length in this process; what does not fit is more than any buffer.
 fn as_len(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -289,12 +311,17 @@ impl Outbox {
     }
 
     /// Sends a header and the bulk payload in `span`. If the span is closed on the way, zeroes fill the frame and the
-    /// answer is false: the receiver must be told.
-    pub(super) async fn send(&mut self, header: Header, span: &impl Span) -> Result<bool, LaneError> {
+    /// answer is false: the receiver must be told. The payload is added to `crc` if there is one.
+    pub(super) async fn send(
+        &mut self,
+        header: Header,
+        span: &impl Span,
+        mut crc: Option<&mut Crc64>,
+    ) -> Result<bool, LaneError> {
         self.waiting.extend_from_slice(&header.encode(&[]));
         let len_bytes = u64::from(header.payload_bytes);
         if len_bytes <= COALESCE_BYTES {
-            let intact = self.coalesce(span, as_len(len_bytes));
+            let intact = self.coalesce(span, as_len(len_bytes), crc);
             self.relieve().await?;
             return Ok(intact);
         }
@@ -303,14 +330,13 @@ impl Outbox {
         while payload_sent < len_bytes {
             let waiting = &self.waiting[waiting_sent..];
             let touched = span.touch(payload_sent, |memory, at, room| {
-                self.stream
-                    .try_send(waiting, memory, at, room.min(len_bytes - payload_sent))
+                let room = room.min(len_bytes - payload_sent);
+                transmit(&self.stream, waiting, memory, at, room, crc.as_deref_mut())
             });
             match touched {
-                Some(Ok(piece_bytes)) => {
-                    let of_waiting = piece_bytes.min(waiting.len());
+                Some(Ok((of_waiting, of_payload))) => {
                     waiting_sent += of_waiting;
-                    payload_sent += (piece_bytes - of_waiting) as u64;
+                    payload_sent += of_payload;
                     self.progress.moved();
                     consume_budget().await;
                 }
@@ -328,7 +354,7 @@ impl Outbox {
     }
 
     /// Copies a small payload beside its header; zeroes where the span was closed.
-    fn coalesce(&mut self, span: &impl Span, len: usize) -> bool {
+    fn coalesce(&mut self, span: &impl Span, len: usize, crc: Option<&mut Crc64>) -> bool {
         let start = self.waiting.len();
         self.waiting.resize(start + len, 0);
         let mut copied = 0;
@@ -342,6 +368,9 @@ impl Outbox {
                 Some(Ok(piece @ 1..)) => copied += piece,
                 _ => return false,
             }
+        }
+        if let Some(crc) = crc {
+            crc.update(&self.waiting[start..]);
         }
         true
     }

@@ -35,16 +35,26 @@ struct TransferTally {
     moved_bytes: u64,
     stamp: Option<u64>,
     failure: Option<TransferError>,
-    /// Checksum and length of each part, in order.
-    crcs: Vec<(u64, u64)>,
+    /// Of each part, in order.
+    sums: Vec<PartSums>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PartSums {
+    len_bytes: u64,
+    landed: u64,
+    sent: Option<u64>,
 }
 
 /// How a part ended well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartDone {
+    /// Of the bytes where they landed.
     pub(super) crc64: u64,
     /// Of reads.
     pub(super) stamp: Option<u64>,
+    /// Of the bytes of a write when they were sent.
+    pub(super) sent_crc64: Option<u64>,
 }
 
 impl Batch {
@@ -56,7 +66,7 @@ impl Batch {
             moved_bytes: 0,
             stamp: None,
             failure: fault,
-            crcs: Vec::new(),
+            sums: Vec::new(),
         };
         let tallies = transfers.iter().zip(faults(&transfers)).map(tally).collect();
         Arc::new(Self {
@@ -86,7 +96,11 @@ impl Batch {
         for part in &parts {
             let transfer = &mut tally.transfers[part.transfer as usize];
             transfer.open_parts += 1;
-            transfer.crcs.push((0, part.len_bytes));
+            transfer.sums.push(PartSums {
+                len_bytes: part.len_bytes,
+                landed: 0,
+                sent: None,
+            });
         }
         parts
     }
@@ -136,7 +150,9 @@ impl Batch {
 impl TransferTally {
     fn part_done(&mut self, part: &PartPlan, done: PartDone) {
         self.moved_bytes += part.len_bytes;
-        self.crcs[part.index as usize].0 = done.crc64;
+        let sums = &mut self.sums[part.index as usize];
+        sums.landed = done.crc64;
+        sums.sent = done.sent_crc64;
         if let Some(stamp) = done.stamp {
             let first = *self.stamp.get_or_insert(stamp);
             if first != stamp {
@@ -155,22 +171,26 @@ impl TransferTally {
                 len_bytes: self.len_bytes,
             });
         }
-        let combined = self
-            .crcs
-            .iter()
-            .copied()
-            .reduce(|(first, first_bytes), (second, second_bytes)| {
-                (
-                    checksum::combine(first, second, second_bytes),
-                    first_bytes + second_bytes,
-                )
-            });
+        let combined = self.sums.iter().copied().reduce(PartSums::then);
         let stamp = self.stamp.filter(|_| self.op == Op::Read);
         Ok(Done {
             bytes: self.moved_bytes,
             stamp,
-            crc64: combined.map(|(crc64, _)| crc64),
+            crc64: combined.map(|sums| sums.landed),
+            sent_crc64: combined.and_then(|sums| sums.sent),
         })
+    }
+}
+
+impl PartSums {
+    /// Of both parts put together.
+    fn then(self, next: Self) -> Self {
+        let combine = |first, second| checksum::combine(first, second, next.len_bytes);
+        Self {
+            len_bytes: self.len_bytes + next.len_bytes,
+            landed: combine(self.landed, next.landed),
+            sent: self.sent.zip(next.sent).map(|(first, second)| combine(first, second)),
+        }
     }
 }
 

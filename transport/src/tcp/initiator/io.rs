@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::checksum::Crc64;
 use crate::engine::{Op, TransferError};
 use crate::tcp::initiator::batch::{BatchSpan, PartDone};
 use crate::tcp::initiator::requests::{Outgoing, Requests};
@@ -59,7 +60,11 @@ async fn write(outbox: &mut Outbox, requests: &Requests, request: u64) -> Result
         transfer: plan.transfer,
         start_bytes: plan.start_bytes,
     };
-    outbox.send(header, &span).await.map(drop)
+    let mut crc = Crc64::new();
+    if outbox.send(header, &span, Some(&mut crc)).await? {
+        requests.sent(request, crc.value());
+    }
+    Ok(())
 }
 
 /// Lands what comes back until the lane breaks.
@@ -78,8 +83,10 @@ pub(super) async fn receive(mut inbox: Inbox, requests: Arc<Requests>) -> LaneEr
 
 async fn handle(inbox: &mut Inbox, requests: &Requests, frame: Frame) -> Result<(), LaneError> {
     let Frame { header, small } = frame;
-    if header.kind == Kind::Data {
-        return land(inbox, requests, header).await;
+    match header.kind {
+        Kind::Data => return land(inbox, requests, header).await,
+        Kind::Wrote if requests.wrote(header.request, header.a) => return Ok(()),
+        _ => {}
     }
     let Some(part) = requests.take(header.request) else {
         return Err(LaneError::Protocol("an outcome of a request that is not under way"));
@@ -90,12 +97,9 @@ async fn handle(inbox: &mut Inbox, requests: &Requests, frame: Frame) -> Result<
             part.end(Ok(PartDone {
                 crc64,
                 stamp: Some(header.a),
+                sent_crc64: None,
             }));
         }
-        (Kind::Wrote, Op::Write) => part.end(Ok(PartDone {
-            crc64: header.a,
-            stamp: None,
-        })),
         (Kind::Failed, _) => match decode_failure(&small) {
             Some(Failure::Transfer(error)) => part.end(Err(error)),
             // Nobody waits for it.

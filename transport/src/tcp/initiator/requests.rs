@@ -110,6 +110,8 @@ impl Requests {
                 _ticket: ticket,
                 received_bytes: 0,
                 crc: Crc64::new(),
+                sent: None,
+                wrote: None,
                 ended: false,
             };
             if state.dead.is_some() {
@@ -168,6 +170,41 @@ impl Requests {
             .under_way
             .get(&request)
             .map(|part| (Arc::clone(&part.batch), part.plan))
+    }
+
+    /// The payload of a write has been sent, with this checksum.
+    pub(super) fn sent(&self, request: u64, crc64: u64) {
+        self.half_done(request, |part| part.sent = Some(crc64));
+    }
+
+    /// The owner has the payload of a write, with this checksum. Returns false if there is no such request under way.
+    #[must_use]
+    pub(super) fn wrote(&self, request: u64, crc64: u64) -> bool {
+        self.half_done(request, |part| part.wrote = Some(crc64))
+    }
+
+    /// Both have to be known of a write before it is done, in whatever order they come.
+    fn half_done(&self, request: u64, note: impl FnOnce(&mut Part)) -> bool {
+        let mut state = self.state.lock();
+        let Some(part) = state
+            .under_way
+            .get_mut(&request)
+            .filter(|part| part.plan.op == Op::Write)
+        else {
+            return false;
+        };
+        note(part);
+        let done = part.sent.zip(part.wrote);
+        let ended = done.and_then(|done| Some((state.under_way.remove(&request)?, done)));
+        drop(state);
+        if let Some((part, (sent, wrote))) = ended {
+            part.end(Ok(PartDone {
+                crc64: wrote,
+                stamp: None,
+                sent_crc64: Some(sent),
+            }));
+        }
+        true
     }
 
     /// Takes a request out.
@@ -229,6 +266,9 @@ pub(super) struct Part {
     _ticket: Ticket,
     pub(super) received_bytes: u64,
     pub(super) crc: Crc64,
+    /// Of a write: the checksum of what was sent, and of what arrived.
+    sent: Option<u64>,
+    wrote: Option<u64>,
     ended: bool,
 }
 

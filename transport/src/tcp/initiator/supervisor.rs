@@ -57,6 +57,7 @@ pub(super) async fn supervise(
     requests: Arc<Requests>,
     closed: Arc<Closed>,
 ) {
+    let _end = EndOfLane { requests: &requests };
     let mut closing = closed.subscribe();
     let mut stream = first;
     let mut backoff = BACKOFF_MIN;
@@ -83,6 +84,20 @@ pub(super) async fn supervise(
             },
             reason = wait_closed(&mut closing) => return requests.die(&reason),
         };
+    }
+}
+
+/// Fails the requests of a lane whose task ends in any other way than by the connection's closing, such as the end of
+/// its runtime.
+struct EndOfLane<'a> {
+    requests: &'a Requests,
+}
+
+impl Drop for EndOfLane<'_> {
+    fn drop(&mut self) {
+        if self.requests.is_live() {
+            self.requests.die("the lane's task has ended");
+        }
     }
 }
 

@@ -80,7 +80,7 @@ async fn send(
             payload_bytes,
             ..Header::new(Kind::Data, request, start_bytes)
         };
-        if !outbox.send(header, &AccessSpan { access, start_bytes }).await? {
+        if !outbox.send(header, &AccessSpan { access, start_bytes }, None).await? {
             return Ok(Err(Failure::Transfer(TransferError::Revoked)));
         }
         start_bytes += u64::from(payload_bytes);
