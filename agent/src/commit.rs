@@ -139,7 +139,7 @@ impl Node {
             .collect();
         let mut withdrawn = Vec::new();
         for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {
-            let error = match answer {
+            let (error, dropped) = match answer {
                 Ok(HomeAnswer::Done { .. }) => {
                     let outcome = self.holder().report(step.state);
                     if outcome.degraded {
@@ -148,11 +148,14 @@ impl Node {
                     outcomes.push((step.index, Ok(outcome)));
                     continue;
                 }
-                Ok(other) => unexpected(&other),
-                Err(error) => error,
+                Ok(other) => (unexpected(&other), self.holder().retract(step.state)),
+                Err(error) if error.code == ErrorCode::Conflict => (error, self.holder().retract(step.state)),
+                // Whether the homes took the seal is not known: one that has asked for the object since may have told others of it.
+                Err(error) => (error, self.holder().retract_unless_asked(step.state)),
             };
-            self.holder().retract(step.state);
-            withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
+            if dropped {
+                withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
+            }
             outcomes.push((step.index, Err(error)));
         }
         self.withdraw(withdrawn);

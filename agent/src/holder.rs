@@ -350,10 +350,18 @@ impl HolderDriver {
         outcome
     }
 
-    /// The homes do not take the seal.
-    pub(crate) fn retract(&self, unreported: Unreported) {
+    /// The homes do not take the seal: the object is dropped.
+    pub(crate) fn retract(&self, unreported: Unreported) -> bool {
         self.core.lock().retract(unreported);
         self.ended.notify_waiters();
+        true
+    }
+
+    /// The homes have not answered: the object is dropped, unless a home has asked for it meanwhile. Says whether it was dropped.
+    pub(crate) fn retract_unless_asked(&self, unreported: Unreported) -> bool {
+        let dropped = self.core.lock().retract_unless_asked(unreported);
+        self.ended.notify_waiters();
+        dropped
     }
 
     /// Answers a question of a home.

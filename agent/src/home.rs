@@ -251,7 +251,8 @@ impl Node {
     fn perform(self: &Arc<Self>, actions: Vec<Action>) {
         let mut actions = actions;
         while !actions.is_empty() {
-            let mut partners: BTreeMap<NodeId, Questions<HomeEvent>> = BTreeMap::new();
+            // Mirrors are answered at once and waited for briefly; what is passed on may wait for a decision. They travel apart.
+            let mut partners: BTreeMap<(NodeId, bool), Questions<HomeEvent>> = BTreeMap::new();
             let mut holders: BTreeMap<NodeId, Questions<HolderQuestion>> = BTreeMap::new();
             let mut own = Vec::new();
             for action in actions {
@@ -263,7 +264,11 @@ impl Node {
                         deadline,
                         event,
                     } => {
-                        partners.entry(to).or_default().push(question, event, deadline);
+                        let is_mirror = matches!(event.kind, HomeEventKind::Mirror(_));
+                        partners
+                            .entry((to, is_mirror))
+                            .or_default()
+                            .push(question, event, deadline);
                     }
                     Action::AskHolder { question, to, ask, .. } if to == self.id() => {
                         own.push(Event::HolderAnswered {
@@ -279,7 +284,7 @@ impl Node {
                     } => holders.entry(to).or_default().push(question, ask, deadline),
                 }
             }
-            for (to, questions) in partners {
+            for ((to, _), questions) in partners {
                 tokio::spawn(Arc::clone(self).ask_partner(to, questions));
             }
             for (to, questions) in holders {
