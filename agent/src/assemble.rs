@@ -103,20 +103,13 @@ pub async fn start(
     data: &Handle,
     metrics: Arc<Metrics>,
 ) -> Result<Running, StartError> {
-    let link = Listener::bind(&Endpoint::Tcp(config.listen.link)).await?;
-    let unix = match &config.listen.unix {
-        Some(path) => Some(Listener::bind(&Endpoint::Unix(path.clone())).await?),
-        None => None,
-    };
-    let Endpoint::Tcp(bound) = *link.local_endpoint() else {
-        unreachable!("a TCP listener has a TCP endpoint")
-    };
-    let advertised = config.advertised(node, bound);
+    let doors = Doors::open(config).await?;
     let (view, others) = view_of(config, node)?;
     let secret = match &config.cluster.secret {
         Some(source) => Some(Arc::new(SharedSecret::new(source.secret.expose())?)),
         None => None,
     };
+    let advertised = config.advertised(node, doors.bound);
     let identity = NodeIdentity {
         node,
         incarnation,
@@ -129,52 +122,22 @@ pub async fn start(
     let segments = Arc::new(Segments::new(Arc::clone(&exports)));
     let holder = holder(config, &identity, &segments, &exports, Arc::clone(&metrics)).await?;
     let dialler = dialler(&identity, secret.as_ref());
-    let timing = ProbeTiming {
-        heartbeat_ms: millis(config.timeouts.heartbeat),
-        unreachable_after_ms: millis(config.timeouts.unreachable_after),
-    };
     let parts = Parts {
         identity,
         view,
         others,
         secret,
         dialler: dialler.clone(),
-        timing,
+        timing: ProbeTiming {
+            heartbeat_ms: millis(config.timeouts.heartbeat),
+            unreachable_after_ms: millis(config.timeouts.unreachable_after),
+        },
         holder,
         exports: Arc::clone(&exports),
         metrics,
         data: data.clone(),
     };
-    let node = Node::start(parts);
-    let (stop, stopped) = watch::channel(false);
-    let mut listeners = Vec::new();
-    let serving = |auth: Arc<dyn Authenticator>, local, members| {
-        let front = Arc::new(LinkFront::new(Arc::clone(&node), local, members));
-        Serving {
-            identity: Arc::clone(&dialler.identity),
-            auth,
-            admission: Arc::clone(&front) as _,
-            service: front,
-            exports: Arc::clone(&exports),
-            data_runtime: data.clone(),
-        }
-    };
-    let local = link.local_endpoint().is_local();
-    listeners.push(tokio::spawn(
-        link.serve(serving(Arc::clone(&dialler.auth), local, true), stopped.clone()),
-    ));
-    if let Some(unix) = unix {
-        listeners.push(tokio::spawn(
-            unix.serve(serving(Arc::new(NoSecret), true, false), stopped),
-        ));
-    }
-    let running = Running {
-        node,
-        link: bound,
-        unix: config.listen.unix.clone(),
-        stop,
-        listeners,
-    };
+    let running = doors.serve(Node::start(parts), &dialler, &exports, data);
     if let Err(source) = reach_oneself(&dialler, advertised).await {
         running.stop().await;
         return Err(StartError::Advertise {
@@ -183,6 +146,58 @@ pub async fn start(
         });
     }
     Ok(running)
+}
+
+/// The bound endpoints, before anybody is served.
+struct Doors {
+    link: Listener,
+    bound: SocketAddr,
+    unix: Option<(Listener, PathBuf)>,
+}
+
+impl Doors {
+    async fn open(config: &Config) -> Result<Self, BindError> {
+        let link = Listener::bind(&Endpoint::Tcp(config.listen.link)).await?;
+        let Endpoint::Tcp(bound) = *link.local_endpoint() else {
+            unreachable!("a TCP listener has a TCP endpoint")
+        };
+        let unix = match &config.listen.unix {
+            Some(path) => Some((Listener::bind(&Endpoint::Unix(path.clone())).await?, path.clone())),
+            None => None,
+        };
+        Ok(Self { link, bound, unix })
+    }
+
+    /// Serves a node: members and clients that prove the secret at the link, clients of this host at the unix socket.
+    fn serve(self, node: Arc<Node>, dialler: &Dialler, exports: &Arc<Exports>, data: &Handle) -> Running {
+        let serving = |auth: Arc<dyn Authenticator>, local, members| {
+            let front = Arc::new(LinkFront::new(Arc::clone(&node), local, members));
+            Serving {
+                identity: Arc::clone(&dialler.identity),
+                auth,
+                admission: Arc::clone(&front) as _,
+                service: front,
+                exports: Arc::clone(exports),
+                data_runtime: data.clone(),
+            }
+        };
+        let (stop, stopped) = watch::channel(false);
+        let is_local = self.link.local_endpoint().is_local();
+        let at_link = serving(Arc::clone(&dialler.auth), is_local, true);
+        let mut listeners = vec![tokio::spawn(self.link.serve(at_link, stopped.clone()))];
+        let unix = self.unix.map(|(listener, path)| {
+            let at_socket = serving(Arc::new(NoSecret), true, false);
+            listeners.push(tokio::spawn(listener.serve(at_socket, stopped)));
+            path
+        });
+        Running {
+            node,
+            link: self.bound,
+            unix,
+            stop,
+            listeners,
+        }
+    }
 }
 
 fn millis(duration: Duration) -> u64 {

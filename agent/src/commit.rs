@@ -150,7 +150,8 @@ impl Node {
                 }
                 Ok(other) => (unexpected(&other), self.holder().retract(step.state)),
                 Err(error) if error.code == ErrorCode::Conflict => (error, self.holder().retract(step.state)),
-                // Whether the homes took the seal is not known: one that has asked for the object since may have told others of it.
+                // Whether the homes took the seal is not known: one that has asked for the object since may have told
+                // others of it.
                 Err(error) => (error, self.holder().retract_unless_asked(step.state)),
             };
             if dropped {
@@ -172,7 +173,8 @@ impl Node {
         }
     }
 
-    /// Tells the homes that proposals are given up, so that nobody waits for them. The answer to the put does not wait for it.
+    /// Tells the homes that proposals are given up, so that nobody waits for them. The answer to the put does not wait
+    /// for it.
     fn withdraw(self: &Arc<Self>, withdrawals: Vec<Decision>) {
         if withdrawals.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! The agent as its own client: whole objects over HTTP are put and read by the same code that programs use, with calls in process and, for this
+//! The agent as its own client: whole objects over HTTP are put and read by the same code that programs use, with calls
+//! in process and, for this
 //! node's own memory, transfers by memcpy.
 
 use crate::holder::HolderDriver;

@@ -1,4 +1,5 @@
-//! The guards of exported memory: each access of a peer is resolved to one live region of the holder, which stays as it is until the access is
+//! The guards of exported memory: each access of a peer is resolved to one live region of the holder, which stays as it
+//! is until the access is
 //! over.
 
 use crate::holder::HolderDriver;
@@ -27,7 +28,8 @@ const fn refusal(code: ErrorCode, message: &'static str) -> Refused {
 
 const STOPPED: Refused = refusal(ErrorCode::Draining, "the node is stopping");
 
-/// Resolves each read of a segment's payload to the one live object that it lies in, and holds that. The reader's stamp is the generation.
+/// Resolves each read of a segment's payload to the one live object that it lies in, and holds that. The reader's stamp
+/// is the generation.
 #[derive(Debug)]
 pub(crate) struct ReadGuard {
     /// Whose segment.

@@ -1,6 +1,7 @@
 //! Drives this node's [`Holder`]: gives its decisions memory, write grants and time.
 //!
-//! Locks: `grants` before `core`. Revoking a grant waits for a peer's access that is just touching memory, and that access asks `core`; so nothing is
+//! Locks: `grants` before `core`. Revoking a grant waits for a peer's access that is just touching memory, and that
+//! access asks `core`; so nothing is
 //! revoked while either lock is held.
 
 use crate::clock;
@@ -357,7 +358,8 @@ impl HolderDriver {
         true
     }
 
-    /// The homes have not answered: the object is dropped, unless a home has asked for it meanwhile. Says whether it was dropped.
+    /// The homes have not answered: the object is dropped, unless a home has asked for it meanwhile. Says whether it
+    /// was dropped.
     pub(crate) fn retract_unless_asked(&self, unreported: Unreported) -> bool {
         let dropped = self.core.lock().retract_unless_asked(unreported);
         self.ended.notify_waiters();

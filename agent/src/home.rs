@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, KeyHash, NodeId};
-use tenon_protocol::member::{HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest};
+use tenon_protocol::member::{
+    HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest,
+};
 use tenon_protocol::message::KeyResult;
 use tenon_store_core::directory::{Action, Directory, Event, QuestionToken, RequestToken};
 use tenon_store_core::time::Time;
@@ -144,6 +146,34 @@ impl<T> Questions<T> {
     }
 }
 
+/// How questions of one kind are put, and what is told of their answers.
+struct Asking<T, A> {
+    call: fn(Vec<T>) -> MemberRequest,
+    take: fn(MemberReply) -> Option<Vec<KeyResult<A>>>,
+    tell: fn(QuestionToken, KeyResult<A>) -> Event,
+    doing: &'static str,
+}
+
+static TO_PARTNERS: Asking<HomeEvent, HomeAnswer> = Asking {
+    call: MemberRequest::Home,
+    take: |reply| match reply {
+        MemberReply::Home(answers) => Some(answers),
+        _ => None,
+    },
+    tell: |question, answer| Event::PartnerAnswered { question, answer },
+    doing: "it is the other home of the key",
+};
+
+static TO_HOLDERS: Asking<HolderQuestion, HolderAnswer> = Asking {
+    call: MemberRequest::Holder,
+    take: |reply| match reply {
+        MemberReply::Holder(answers) => Some(answers),
+        _ => None,
+    },
+    tell: |question, answer| Event::HolderAnswered { question, answer },
+    doing: "it holds the object",
+};
+
 /// The entries of the keys of which this node is a home, and the requests that wait for them.
 #[derive(Debug)]
 pub(crate) struct HomeDriver {
@@ -181,7 +211,8 @@ impl HomeDriver {
             }
             _ => true,
         });
-        // Still under the directory's lock: no answer to these requests can be given before their receivers are in place.
+        // Still under the directory's lock: no answer to these requests can be given before their receivers are in
+        // place.
         let mut waiting = self.waiting.lock();
         let receive = |token| match answered.remove(&token) {
             Some(answer) => Waiting::Answered(answer),
@@ -219,7 +250,8 @@ enum Waiting {
 }
 
 impl Node {
-    /// What this node says as a home, one answer per event. The directory answers every request, at the latest at its deadline.
+    /// What this node says as a home, one answer per event. The directory answers every request, at the latest at its
+    /// deadline.
     pub(crate) async fn serve_home(
         self: &Arc<Self>,
         events: Vec<HomeEvent>,
@@ -251,7 +283,8 @@ impl Node {
     fn perform(self: &Arc<Self>, actions: Vec<Action>) {
         let mut actions = actions;
         while !actions.is_empty() {
-            // Mirrors are answered at once and waited for briefly; what is passed on may wait for a decision. They travel apart.
+            // Mirrors are answered at once and waited for briefly; what is passed on may wait for a decision. They
+            // travel apart.
             let mut partners: BTreeMap<(NodeId, bool), Questions<HomeEvent>> = BTreeMap::new();
             let mut holders: BTreeMap<NodeId, Questions<HolderQuestion>> = BTreeMap::new();
             let mut own = Vec::new();
@@ -285,64 +318,41 @@ impl Node {
                 }
             }
             for ((to, _), questions) in partners {
-                tokio::spawn(Arc::clone(self).ask_partner(to, questions));
+                tokio::spawn(Arc::clone(self).put_questions(&TO_PARTNERS, to, questions));
             }
             for (to, questions) in holders {
-                tokio::spawn(Arc::clone(self).ask_holder(to, questions));
+                tokio::spawn(Arc::clone(self).put_questions(&TO_HOLDERS, to, questions));
             }
             actions = self.homes().handle(own);
         }
     }
 
-    async fn ask_partner(self: Arc<Self>, to: NodeId, questions: Questions<HomeEvent>) {
+    /// Puts questions to one node and tells the directory what came of each.
+    async fn put_questions<T, A: Clone>(self: Arc<Self>, kind: &Asking<T, A>, to: NodeId, questions: Questions<T>) {
         let Questions {
             tokens,
             asked,
             deadline,
         } = questions;
         let keys = tokens.len();
-        let call = MemberRequest::Home(asked);
-        let answers = match self
+        let reply = self
             .peers()
-            .call(to, call, clock::instant(deadline), "it is the other home of the key")
-            .await
-        {
-            Ok(MemberReply::Home(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
+            .call(to, (kind.call)(asked), clock::instant(deadline), kind.doing)
+            .await;
+        let answers = match reply.map(kind.take) {
+            Ok(Some(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
             Ok(_) => vec![Some(Err(not_answered())); keys],
             Err(error) => vec![self.unless_unreachable(to, error); keys],
         };
         let told = tokens.into_iter().zip(answers).map(|(question, answer)| match answer {
-            Some(answer) => Event::PartnerAnswered { question, answer },
+            Some(answer) => (kind.tell)(question, answer),
             None => Event::Unreachable { question },
         });
         self.perform(self.homes().handle(told));
     }
 
-    async fn ask_holder(self: Arc<Self>, to: NodeId, questions: Questions<HolderQuestion>) {
-        let Questions {
-            tokens,
-            asked,
-            deadline,
-        } = questions;
-        let keys = tokens.len();
-        let call = MemberRequest::Holder(asked);
-        let answers = match self
-            .peers()
-            .call(to, call, clock::instant(deadline), "it holds the object")
-            .await
-        {
-            Ok(MemberReply::Holder(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
-            Ok(_) => vec![Some(Err(not_answered())); keys],
-            Err(error) => vec![self.unless_unreachable(to, error); keys],
-        };
-        let told = tokens.into_iter().zip(answers).map(|(question, answer)| match answer {
-            Some(answer) => Event::HolderAnswered { question, answer },
-            None => Event::Unreachable { question },
-        });
-        self.perform(self.homes().handle(told));
-    }
-
-    /// `None` if the member does not answer. One that refuses us, or we it, is there: no home may act alone because of that.
+    /// `None` if the member does not answer. One that refuses us, or we it, is there: no home may act alone because of
+    /// that.
     fn unless_unreachable<T>(&self, member: NodeId, error: ServiceError) -> Option<KeyResult<T>> {
         let unreachable =
             error.code == ErrorCode::Unavailable && error.node == Some(member) && !self.peers().is_refused(member);

@@ -266,7 +266,8 @@ impl Node {
         }
     }
 
-    /// A link of a client has ended. With the last one, its reservations that have no commit in progress end here and at the other holders.
+    /// A link of a client has ended. With the last one, its reservations that have no commit in progress end here and
+    /// at the other holders.
     pub(crate) fn client_gone(self: &Arc<Self>, session: SessionId) {
         let Some(holders) = self.sessions.closed(session) else {
             return;

@@ -1,7 +1,9 @@
 //! The other members: one control link and one heartbeat link to each, and what is known of their reachability.
 //!
-//! Heartbeats have a task and a connection of their own, so that neither data nor a slow call delays them. A peer that does not answer costs the callers
-//! that are waiting for it the rest of its bound, once; from then on every call says `unavailable` at once until a probe succeeds.
+//! Heartbeats have a task and a connection of their own, so that neither data nor a slow call delays them. A peer that
+//! does not answer costs the callers
+//! that are waiting for it the rest of its bound, once; from then on every call says `unavailable` at once until a
+//! probe succeeds.
 
 use crate::clock;
 use parking_lot::Mutex;
@@ -120,7 +122,8 @@ impl Peer {
         codec::decode::<Reply>(&answer).map_err(protocol)
     }
 
-    /// The link in `slot`, dialled if there is none. Whoever comes while it is being dialled waits for the same attempt.
+    /// The link in `slot`, dialled if there is none. Whoever comes while it is being dialled waits for the same
+    /// attempt.
     async fn link(&self, slot: &LinkSlot, deadline: Instant) -> Result<Arc<Link>, LinkError> {
         let mut slot = slot.lock().await;
         if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {

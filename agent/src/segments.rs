@@ -1,7 +1,9 @@
 //! The seam: where an object's (segment, offset, length) becomes memory with an address and keys.
 //!
-//! `store-core` decides in segment ids and offsets and knows no memory; `transport` moves bytes between ranges of memory and knows no
-//! objects. They meet in this file: a [`MountedSegment`] is one segment of `store-core` and two exports of `transport`, the payload and
+//! `store-core` decides in segment ids and offsets and knows no memory; `transport` moves bytes between ranges of
+//! memory and knows no
+//! objects. They meet in this file: a [`MountedSegment`] is one segment of `store-core` and two exports of `transport`,
+//! the payload and
 //! the table beside it.
 
 use parking_lot::RwLock;
@@ -70,7 +72,8 @@ pub struct SegmentMemory {
 }
 
 impl SegmentMemory {
-    /// Maps the payload and its table, and gives every page its memory now; `progress` gets the payload bytes done so far.
+    /// Maps the payload and its table, and gives every page its memory now; `progress` gets the payload bytes done so
+    /// far.
     ///
     /// # Errors
     /// [`SegmentError::Memory`].
@@ -164,7 +167,8 @@ impl MountedSegment {
         self.memory.payload.slice(range).expect(INSIDE)
     }
 
-    /// Writes the piece sums, the row and the descriptor of a region, and its generation last: from here on it describes an object.
+    /// Writes the piece sums, the row and the descriptor of a region, and its generation last: from here on it
+    /// describes an object.
     ///
     /// # Panics
     /// If slot or region lie outside the segment.

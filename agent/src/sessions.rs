@@ -29,7 +29,8 @@ impl Sessions {
             .links += 1;
     }
 
-    /// A link of the session has ended. If it was the last one the session has ended, and this answers the other holders that have reservations of it.
+    /// A link of the session has ended. If it was the last one the session has ended, and this answers the other
+    /// holders that have reservations of it.
     pub(crate) fn closed(&self, session: SessionId) -> Option<BTreeSet<NodeId>> {
         let mut open = self.0.lock();
         let state = open.get_mut(&session)?;

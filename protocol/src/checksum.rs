@@ -1,4 +1,5 @@
-//! CRC-64/NVME over pieces of [`PIECE_BYTES`] and over the whole object. The checksum of a whole is combined from its pieces
+//! CRC-64/NVME over pieces of [`PIECE_BYTES`] and over the whole object. The checksum of a whole is combined from its
+//! pieces
 //! without reading the bytes again.
 
 use crate::limits::PIECE_BYTES;
@@ -12,7 +13,8 @@ pub fn crc64(bytes: &[u8]) -> u64 {
 
 /// CRC-64/NVME of a first part followed by a second part of `second_len_bytes`.
 ///
-/// A checksum is the remainder of a polynomial, so the first part's is multiplied by x to the power of the bits that follow it. (`crc_fast` combines
+/// A checksum is the remainder of a polynomial, so the first part's is multiplied by x to the power of the bits that
+/// follow it. (`crc_fast` combines
 /// by squaring matrices, which takes longer than sending the piece.)
 pub fn combine(first: u64, second: u64, second_len_bytes: u64) -> u64 {
     let mut shifted = first;
@@ -24,7 +26,8 @@ pub fn combine(first: u64, second: u64, second_len_bytes: u64) -> u64 {
     shifted ^ second
 }
 
-/// The polynomial of CRC-64/NVME, its highest coefficient in the lowest bit as everywhere in this algorithm, without x^64.
+/// The polynomial of CRC-64/NVME, its highest coefficient in the lowest bit as everywhere in this algorithm, without
+/// x^64.
 const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
 
 /// x to the power of 8 · 2^index: what a checksum is multiplied by when 2^index bytes follow.

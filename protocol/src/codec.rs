@@ -1,4 +1,5 @@
-//! Bytes from messages and back. The encoding is postcard: fixed by the type, not self-describing; the link's handshake fixes the version
+//! Bytes from messages and back. The encoding is postcard: fixed by the type, not self-describing; the link's handshake
+//! fixes the version
 //! of the types.
 
 use crate::limits::MESSAGE_LEN_BYTES_MAX;
@@ -104,7 +105,8 @@ mod tests {
             let _ = decode::<Reply>(&bytes);
         }
 
-        /// Every byte of a real message changed in turn: an error or another message, never a panic or an allocation of the claimed size.
+        /// Every byte of a real message changed in turn: an error or another message, never a panic or an allocation of
+        /// the claimed size.
         #[test]
         fn a_damaged_message_decodes_or_is_refused(at in 0usize..64, value: u8) {
             let mut bytes = encode(&locate()).unwrap();

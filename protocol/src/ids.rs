@@ -147,7 +147,8 @@ counter! {
 }
 
 impl ClusterId {
-    /// The id of the cluster with this name: SipHash-2-4 with 128 bits of output and a key of zeroes over the name's bytes.
+    /// The id of the cluster with this name: SipHash-2-4 with 128 bits of output and a key of zeroes over the name's
+    /// bytes.
     pub fn of_name(name: &str) -> Self {
         let mut hasher = SipHasher24::new();
         hasher.write(name.as_bytes());
@@ -159,7 +160,8 @@ impl Generation {
     /// The generation of a descriptor that describes nothing.
     pub const NONE: Self = Self(0);
 
-    /// The value before the first generation of `incarnation`. Incarnations are at least Unix milliseconds, so two lives of a node
+    /// The value before the first generation of `incarnation`. Incarnations are at least Unix milliseconds, so two
+    /// lives of a node
     /// could only meet if one of them made more than 2^20 generations per millisecond, throughout.
     pub const fn base(incarnation: Incarnation) -> Self {
         Self(incarnation.0 << 20)

@@ -25,7 +25,8 @@ pub const ERROR_MESSAGE_LEN_BYTES_MAX: usize = 1024;
 /// Longest time to live that a reservation may ask for, in milliseconds.
 pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
 
-// The largest object's piece checksums (8 bytes each; 10 bytes in the varint encoding) leave room for the rest of a commit.
+// The largest object's piece checksums (8 bytes each; 10 bytes in the varint encoding) leave room for the rest of a
+// commit.
 const _: () = assert!(OBJECT_LEN_BYTES_MAX / PIECE_BYTES * 10 + 65_536 < MESSAGE_LEN_BYTES_MAX as u64);
 // A full batch of keys of the longest kind fits in one message.
 const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < MESSAGE_LEN_BYTES_MAX);

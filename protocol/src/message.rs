@@ -1,6 +1,7 @@
 //! What the control service is asked and what it answers. Both fronts (the framed link and HTTP) carry these.
 //!
-//! Names travel as plain text and are checked by the service, so that one bad key in a batch gets its own error. A batch has at most
+//! Names travel as plain text and are checked by the service, so that one bad key in a batch gets its own error. A
+//! batch has at most
 //! [`BATCH_KEYS_MAX`](crate::limits::BATCH_KEYS_MAX) keys; the answer has one result per key, in order.
 
 use crate::checksum::Checksums;

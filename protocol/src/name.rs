@@ -103,7 +103,8 @@ impl ObjectName {
         &self.key
     }
 
-    /// SipHash-2-4 with 128 bits of output over namespace, a zero byte and key, keyed with the cluster's id. (A namespace has no
+    /// SipHash-2-4 with 128 bits of output over namespace, a zero byte and key, keyed with the cluster's id. (A
+    /// namespace has no
     /// zero byte, so no two names share an input.)
     pub fn hash(&self, cluster: ClusterId) -> KeyHash {
         let mut hasher = SipHasher24::new_with_key(&cluster.to_bytes());

@@ -1,4 +1,5 @@
-//! The table beside a segment: what a reader needs to know of a region, and what a later process needs to adopt the segment.
+//! The table beside a segment: what a reader needs to know of a region, and what a later process needs to adopt the
+//! segment.
 //!
 //! The table is one mapping of its own with three parts:
 //!
@@ -8,14 +9,20 @@
 //! | rows | [`KeyRow`], 1,216 bytes | slot |
 //! | piece sums | CRC-64/NVME of a full piece, 8 bytes | the MiB boundary of the segment that the piece covers |
 //!
-//! *Piece sums.* Piece p of an object at segment offset o covers the bytes o + p MiB up to (not including) o + (p + 1) MiB. If the piece is full,
-//! exactly one multiple of 1 MiB lies in (o + p MiB, o + (p + 1) MiB], and since regions do not overlap, no other full piece covers it. So
-//! the boundary names the piece, the table needs 8 bytes per MiB whatever the objects' sizes are, and the sums of one object are contiguous.
+//! *Piece sums.* Piece p of an object at segment offset o covers the bytes o + p MiB up to (not including) o + (p + 1)
+//! MiB. If the piece is full,
+//! exactly one multiple of 1 MiB lies in (o + p MiB, o + (p + 1) MiB], and since regions do not overlap, no other full
+//! piece covers it. So
+//! the boundary names the piece, the table needs 8 bytes per MiB whatever the objects' sizes are, and the sums of one
+//! object are contiguous.
 //! A last piece that is not full has its sum in the row.
 //!
-//! *Order.* The owner seals by writing the piece sums, the row and the descriptor's first 56 bytes, and then the generation with one
-//! 8-byte release store. It invalidates with one 8-byte store of [`Generation::NONE`] before the region or the slot is used again. A reader reads the
-//! payload first, then sums, row and descriptor; the same generation in the row and the descriptor, and a row whose checksum the
+//! *Order.* The owner seals by writing the piece sums, the row and the descriptor's first 56 bytes, and then the
+//! generation with one
+//! 8-byte release store. It invalidates with one 8-byte store of [`Generation::NONE`] before the region or the slot is
+//! used again. A reader reads the
+//! payload first, then sums, row and descriptor; the same generation in the row and the descriptor, and a row whose
+//! checksum the
 //! descriptor names, say that all of it belongs to one object. All integers are little-endian.
 
 use crate::checksum::crc64;
@@ -370,7 +377,8 @@ mod tests {
             }
         }
 
-        /// Regions laid one behind the other with gaps: no two full pieces share a sum, and every sum lies in the table.
+        /// Regions laid one behind the other with gaps: no two full pieces share a sum, and every sum lies in the
+        /// table.
         #[test]
         fn piece_sums_of_disjoint_regions_are_disjoint(
             regions in proptest::collection::vec((0u64..3 * PIECE_BYTES, 1u64..5 * PIECE_BYTES), 1..40)

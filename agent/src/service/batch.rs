@@ -1,4 +1,5 @@
-//! Batches stay batches: the keys of one call, grouped by the node that must be asked, one frame per node, results back in the call's order.
+//! Batches stay batches: the keys of one call, grouped by the node that must be asked, one frame per node, results back
+//! in the call's order.
 
 use crate::node::Node;
 use std::collections::BTreeMap;
@@ -58,7 +59,8 @@ pub(super) fn group_by<K: Ord, T>(
     groups
 }
 
-/// One result per asked key from a node's answer: the answer's own, or its failure as a whole for each. A node that answers for another number of
+/// One result per asked key from a node's answer: the answer's own, or its failure as a whole for each. A node that
+/// answers for another number of
 /// keys than it was asked for is not believed.
 pub(super) fn per_key<T>(answer: Result<Vec<KeyResult<T>>, ServiceError>, keys: usize) -> Vec<KeyResult<T>> {
     match answer {

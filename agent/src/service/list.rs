@@ -59,7 +59,8 @@ impl Node {
     }
 }
 
-/// One page from many. Keys beyond the last one of a page that has more may be missing from that page, so the merged page ends there too.
+/// One page from many. Keys beyond the last one of a page that has more may be missing from that page, so the merged
+/// page ends there too.
 fn merge(pages: Vec<ListReply>, missing: Vec<NodeId>, limit: u32) -> ListReply {
     let known_to = pages
         .iter()

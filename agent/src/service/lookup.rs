@@ -153,7 +153,8 @@ impl Node {
     }
 }
 
-/// What two homes say together when neither has the key: a miss if one of them knows that there is none; otherwise why it cannot be said.
+/// What two homes say together when neither has the key: a miss if one of them knows that there is none; otherwise why
+/// it cannot be said.
 fn not_found(first: KeyResult<HomeAnswer>, second: Option<KeyResult<HomeAnswer>>) -> KeyResult<Option<Located>> {
     let mut why = None;
     for answer in [Some(first), second].into_iter().flatten() {

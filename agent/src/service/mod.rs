@@ -1,6 +1,7 @@
 //! The control service: one set of calls, whoever asks and through whichever front.
 //!
-//! A call is served by the *coordinator*, the node that the caller talks to. It places puts, asks the homes of keys, and passes to holders what
+//! A call is served by the *coordinator*, the node that the caller talks to. It places puts, asks the homes of keys,
+//! and passes to holders what
 //! only they can do, one frame per node for a whole batch.
 
 mod batch;
@@ -44,7 +45,8 @@ impl Node {
     /// Serves one call; answers by `deadline`.
     pub async fn call(self: &Arc<Self>, caller: Caller, deadline: Instant, request: Request) -> Reply {
         let (verb, asked_at) = (Verb::from(&request), Instant::now());
-        // Whoever asked waits until the deadline: what this node asks others must end a little earlier to be told as what it is.
+        // Whoever asked waits until the deadline: what this node asks others must end a little earlier to be told as
+        // what it is.
         let margin = (deadline.saturating_duration_since(asked_at) / 10).min(ANSWER_MARGIN_MAX);
         let deadline = deadline.checked_sub(margin).unwrap_or(deadline);
         let served = tokio::time::timeout_at(deadline + margin / 2, self.dispatch(caller, deadline, request));

@@ -120,32 +120,27 @@ impl Node {
             items,
         } = request;
         let (mut results, placed) = by_holder(self, items, |item: &CommitItem| &item.holders);
-        let commits = placed.into_iter().map(async |(holder, group)| {
-            let (indices, items): (Vec<usize>, Vec<CommitItem>) = group.into_iter().unzip();
-            let request = CommitRequest {
-                namespace: namespace.clone(),
-                put_id,
-                items,
-            };
-            let answers = if holder == self.id() {
-                self.commit_own(deadline, request).await
-            } else {
-                self.on_behalf(holder, Some(session), Request::Commit(request), deadline)
-                    .await
-                    .and_then(|reply| match reply {
-                        Reply::Commit(items) => Ok(items),
-                        other => Err(unexpected(&other)),
-                    })
-            };
-            indices
-                .iter()
-                .copied()
-                .zip(per_key(answers, indices.len()))
-                .collect::<Vec<_>>()
-        });
-        for (index, result) in join_all(commits).await.into_iter().flatten() {
-            results.set(index, result);
-        }
+        let commit = |holder, items| {
+            let (node, namespace) = (Arc::clone(self), namespace.clone());
+            async move {
+                let request = CommitRequest {
+                    namespace,
+                    put_id,
+                    items,
+                };
+                if holder == node.id() {
+                    return node.commit_own(deadline, request).await;
+                }
+                match node
+                    .on_behalf(holder, Some(session), Request::Commit(request), deadline)
+                    .await?
+                {
+                    Reply::Commit(items) => Ok(items),
+                    other => Err(unexpected(&other)),
+                }
+            }
+        };
+        at_holders(placed, &mut results, commit).await;
         let committed = results.finish();
         for result in &committed {
             self.metrics().put(match result {
@@ -163,7 +158,8 @@ impl Node {
         Ok(committed)
     }
 
-    /// Commits what lies in this node's own memory. The work is a task of its own: a caller that goes away, or whose deadline passes, does not
+    /// Commits what lies in this node's own memory. The work is a task of its own: a caller that goes away, or whose
+    /// deadline passes, does not
     /// leave a commit half done.
     pub(super) async fn commit_own(
         self: &Arc<Self>,
@@ -228,32 +224,27 @@ impl Node {
             items,
         } = request;
         let (mut results, placed) = by_holder(self, items, |item: &AbortItem| &item.holders);
-        let aborts = placed.into_iter().map(async |(holder, group)| {
-            let (indices, items): (Vec<usize>, Vec<AbortItem>) = group.into_iter().unzip();
-            let request = AbortRequest {
-                namespace: namespace.clone(),
-                put_id,
-                items,
-            };
-            let answers = if holder == self.id() {
-                self.abort_own(&request)
-            } else {
-                self.on_behalf(holder, Some(session), Request::Abort(request), deadline)
-                    .await
-                    .and_then(|reply| match reply {
-                        Reply::Abort(items) => Ok(items),
-                        other => Err(unexpected(&other)),
-                    })
-            };
-            indices
-                .iter()
-                .copied()
-                .zip(per_key(answers, indices.len()))
-                .collect::<Vec<_>>()
-        });
-        for (index, result) in join_all(aborts).await.into_iter().flatten() {
-            results.set(index, result);
-        }
+        let abort = |holder, items| {
+            let (node, namespace) = (Arc::clone(self), namespace.clone());
+            async move {
+                let request = AbortRequest {
+                    namespace,
+                    put_id,
+                    items,
+                };
+                if holder == node.id() {
+                    return node.abort_own(&request);
+                }
+                match node
+                    .on_behalf(holder, Some(session), Request::Abort(request), deadline)
+                    .await?
+                {
+                    Reply::Abort(items) => Ok(items),
+                    other => Err(unexpected(&other)),
+                }
+            }
+        };
+        at_holders(placed, &mut results, abort).await;
         Ok(results.finish())
     }
 
@@ -319,6 +310,24 @@ fn by_holder<I, R>(node: &Node, items: Vec<I>, holders_of: impl Fn(&I) -> &Vec<N
         .into_iter()
         .map(|(holder, group)| (holder, group.into_iter().map(|(_, item)| item).collect()));
     (results, groups.collect())
+}
+
+/// Has each holder serve its items, all at the same time, and puts the results where they belong.
+async fn at_holders<I, R, F>(placed: ByHolder<I>, results: &mut Results<R>, serve: impl Fn(NodeId, Vec<I>) -> F)
+where
+    F: Future<Output = Result<Vec<KeyResult<R>>, ServiceError>>,
+{
+    let served = placed.into_iter().map(|(holder, group)| {
+        let (indices, items): (Vec<usize>, Vec<I>) = group.into_iter().unzip();
+        let answers = serve(holder, items);
+        async move {
+            let answers = per_key(answers.await, indices.len());
+            indices.into_iter().zip(answers).collect::<Vec<_>>()
+        }
+    });
+    for (index, result) in join_all(served).await.into_iter().flatten() {
+        results.set(index, result);
+    }
 }
 
 fn unexpected(reply: &Reply) -> ServiceError {
