@@ -1,5 +1,5 @@
-//! Who this node is: its id, made once, and its incarnation, raised before each start. Both are kept in the state directory, which one
-//! process alone uses at a time.
+//! Who this node is: its id, made once, and its incarnation, raised before each start. Both are kept in the state
+//! directory, which one process alone uses at a time.
 //!
 //! | file | content |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | `lock` | nothing; locked by the process that uses the directory |
 //! | `addresses.json` | where the running node listens; written by [`crate::startup`] |
 //!
-//! Files are replaced as a whole and reach the disk before they count. What cannot be understood is never replaced: a node with a wrong
-//! identity would answer for objects of another.
+//! Files are replaced as a whole and reach the disk before they count. What cannot be understood is never replaced: a
+//! node with a wrong identity would answer for objects of another.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -48,7 +48,11 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// A file holds something else than it should.
-    #[error("{} is damaged: it holds {found:?} instead of {expected}; restore it, or remove the state directory to begin as a new node", path.display())]
+    #[error(
+        "{} is damaged: it holds {found:?} instead of {expected}; restore it, or remove the state directory to begin \
+         as a new node",
+        path.display()
+    )]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -58,7 +62,10 @@ pub enum IdentityError {
         expected: &'static str,
     },
     /// The node has lived, and its id is gone.
-    #[error("{} is missing beside an incarnation; restore it, or remove the state directory to begin as a new node", path.display())]
+    #[error(
+        "{} is missing beside an incarnation; restore it, or remove the state directory to begin as a new node",
+        path.display()
+    )]
     IdMissing {
         /// Where the id should be.
         path: PathBuf,
@@ -93,7 +100,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Takes the state directory, makes the node's id if there is none, and begins a new life. `now_unix_ms` is the wall clock.
+    /// Takes the state directory, makes the node's id if there is none, and begins a new life. `now_unix_ms` is the
+    /// wall clock.
     pub fn begin(state_dir: &Path, now_unix_ms: u64) -> Result<Self, IdentityError> {
         let state_dir = StateDir::take(state_dir)?;
         let node = state_dir.node_id_or_new()?;

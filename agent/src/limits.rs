@@ -34,7 +34,8 @@ pub const RUNTIME_STOP_MS_MAX: u64 = 1_000;
 /// Longest timeout that can be configured: an hour.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
-/// Largest incarnation that is believed: generations are made from it by a shift of 20 bits. Unix time in milliseconds reaches this in the year 2248.
+/// Largest incarnation that is believed: generations are made from it by a shift of 20 bits. Unix time in milliseconds
+/// reaches this in the year 2248.
 pub const INCARNATION_MAX: u64 = 1 << 43;
 /// Longest file in the state directory: an id or a number.
 pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
@@ -49,11 +50,13 @@ pub const HTTP_CALLS_MAX: usize = 64;
 pub const HTTP_MESSAGE_LEN_BYTES_MAX: usize = MESSAGE_LEN_BYTES_MAX;
 /// Longest request line and header fields together.
 pub const HTTP_HEAD_LEN_BYTES_MAX: usize = 16 << 10;
-/// A connection without a request under way is closed after this long: it also bounds how long a head may take to arrive.
+/// A connection without a request under way is closed after this long: it also bounds how long a head may take to
+/// arrive.
 pub const HTTP_IDLE_MS_MAX: u64 = 30_000;
 /// A peer that neither sends an awaited byte nor takes one for this long loses its request.
 pub const HTTP_STALL_MS_MAX: u64 = 10_000;
-/// The body of a refused request is read and thrown away for at most this long, so that its sender gets to read the answer.
+/// The body of a refused request is read and thrown away for at most this long, so that its sender gets to read the
+/// answer.
 pub const HTTP_DISCARD_MS_MAX: u64 = 5_000;
 /// Puts that are under way over HTTP by reserve and commit.
 pub const HTTP_PUTS_MAX: usize = 4096;
@@ -65,10 +68,11 @@ const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < HTTP_MESSAGE_
 // The longest key fits in a request line with each of its bytes percent-encoded.
 const _: () = assert!(3 * KEY_LEN_BYTES_MAX + 1024 < HTTP_HEAD_LEN_BYTES_MAX);
 
-/// A token may be used for new links for this long: long enough for a program to reach every holder it needs, short enough to be worthless when
-/// found in a dump.
+/// A token may be used for new links for this long: long enough for a program to reach every holder it needs, short
+/// enough to be worthless when found in a dump.
 pub const TOKEN_LIFE_MS: u64 = 300_000;
-/// How long the end of a client's session is relayed to another holder. Where it does not arrive, reservations run out by themselves.
+/// How long the end of a client's session is relayed to another holder. Where it does not arrive, reservations run out
+/// by themselves.
 pub const SESSION_END_RELAY: Duration = Duration::from_secs(5);
 /// How long homes are told of a proposal that was given up. Where that does not arrive, they ask the holder.
 pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);

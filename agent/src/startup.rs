@@ -102,8 +102,8 @@ impl Failure {
     }
 }
 
-/// Sends the log to the standard error output from now on, and makes every panic the end of the process: a node whose own account is
-/// in doubt must not go on writing into memory.
+/// Sends the log to the standard error output from now on, and makes every panic the end of the process: a node whose
+/// own account is in doubt must not go on writing into memory.
 pub fn start_log(config: LogConfig) {
     use std::io::IsTerminal;
     let builder = tracing_subscriber::fmt()
@@ -203,7 +203,8 @@ struct Front {
 }
 
 impl Front {
-    /// Serves the node's health from now on, and all else once the node is there. Objects pass through HTTP: it belongs to the data lane.
+    /// Serves the node's health from now on, and all else once the node is there. Objects pass through HTTP: it belongs
+    /// to the data lane.
     fn start(listener: TcpListener, node: NodeId, metrics: &Arc<Metrics>, data: &Handle) -> Self {
         let backend = Arc::new(NodeBackend::new(node));
         let (stop, stopped) = watch::channel(false);

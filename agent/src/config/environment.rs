@@ -1,5 +1,5 @@
-//! The environment variables of the agent. They are read here and nowhere else. (`NOTIFY_SOCKET` and the watchdog's variables are read by the
-//! sd-notify library.)
+//! The environment variables of the agent. They are read here and nowhere else. (`NOTIFY_SOCKET` and the watchdog's
+//! variables are read by the sd-notify library.)
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The configuration file: TOML in, settings with their places out. Unknown keys and values of the wrong type are refused here.
+//! The configuration file: TOML in, settings with their places out. Unknown keys and values of the wrong type are
+//! refused here.
 
 use std::fs::File;
 use std::io::{self, Read};

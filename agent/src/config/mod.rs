@@ -1,7 +1,8 @@
-//! The configuration of `tenond`: one typed struct, from a TOML file merged with flags and defaults, checked as a whole before anything
-//! is bound or mapped. Every error names the setting, its value, where it was written, and what would be allowed.
+//! The configuration of `tenond`: one typed struct, from a TOML file merged with flags and defaults, checked as a whole
+//! before anything is bound or mapped. Every error names the setting, its value, where it was written, and what would
+//! be allowed.
 //!
-//! [`source`] keeps places, [`file`] reads TOML, [`merge`] puts file, flags and defaults together, [`validate`] checks.
+//! `source` keeps places, `file` reads TOML, `merge` puts file, flags and defaults together, `validate` checks.
 
 mod environment;
 mod error;
@@ -182,12 +183,14 @@ pub enum LogFormat {
 }
 
 impl Config {
-    /// Reads the file that flags, environment or [`DEFAULT_PATH`] name, merges it with the flags, and checks the result.
+    /// Reads the file that flags, environment or [`DEFAULT_PATH`] name, merges it with the flags, and checks the
+    /// result.
     pub fn load(flags: &Flags, environment: &Environment, host: &Host) -> Result<Self, ConfigErrors> {
         validate::check(&settings(flags, environment)?, environment, host)
     }
 
-    /// The state directory alone, of a configuration that may not be complete yet: a static member list needs the ids that are made there.
+    /// The state directory alone, of a configuration that may not be complete yet: a static member list needs the ids
+    /// that are made there.
     pub fn load_state_dir(flags: &Flags, environment: &Environment) -> Result<PathBuf, ConfigErrors> {
         validate::check_state_dir(&settings(flags, environment)?)
     }
@@ -205,7 +208,8 @@ impl Config {
         }
     }
 
-    /// What others are told to dial: the configured address, else this node's entry in the member list, else the link's bound address.
+    /// What others are told to dial: the configured address, else this node's entry in the member list, else the link's
+    /// bound address.
     pub fn advertised(&self, node: NodeId, bound_link: SocketAddr) -> SocketAddr {
         let listed = || self.own_member(node).map(|member| member.endpoint);
         self.listen.advertise.or_else(listed).unwrap_or(bound_link)

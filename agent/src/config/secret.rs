@@ -30,7 +30,11 @@ pub enum SecretError {
         path: PathBuf,
     },
     /// Anybody on the host can read or change it.
-    #[error("the secret {} has mode {mode:04o}: take the rights of others away (chmod o= {})", path.display(), path.display())]
+    #[error(
+        "the secret {} has mode {mode:04o}: take the rights of others away (chmod o= {})",
+        path.display(),
+        path.display()
+    )]
     OpenToOthers {
         /// Where.
         path: PathBuf,

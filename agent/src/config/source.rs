@@ -1,4 +1,5 @@
-//! Where settings come from: every value keeps its key and its origin until it has been checked, so that errors can name both.
+//! Where settings come from: every value keeps its key and its origin until it has been checked, so that errors can
+//! name both.
 
 use std::fmt;
 use std::path::Path;

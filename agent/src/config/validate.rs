@@ -114,8 +114,8 @@ pub(super) fn check_membership(config: &Config, node: Option<NodeId>) -> Result<
     }
 }
 
-/// Collects errors. A setting that is wrong is replaced by some value of its type, so that the others can be checked too; the result is
-/// used only if nothing was wrong.
+/// Collects errors. A setting that is wrong is replaced by some value of its type, so that the others can be checked
+/// too; the result is used only if nothing was wrong.
 struct Check<'a> {
     settings: &'a Settings,
     environment: &'a Environment,

@@ -37,7 +37,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Box<dyn ObjectSink>, ServiceError>>;
 
-    /// Writes one piece into a region that this node itself has reserved, at its holder. All bytes are there when this returns.
+    /// Writes one piece into a region that this node itself has reserved, at its holder. All bytes are there when this
+    /// returns.
     fn write<'a>(
         &'a self,
         holder: &'a NodeRef,

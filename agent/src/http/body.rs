@@ -58,7 +58,8 @@ impl Incoming {
         self.announced_bytes.unwrap_or(0).saturating_sub(self.received_bytes)
     }
 
-    /// The next bytes, at least one; `None` after the last that was announced. Without a deadline, a sender may be slow but not stop.
+    /// The next bytes, at least one; `None` after the last that was announced. Without a deadline, a sender may be slow
+    /// but not stop.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Bytes>, ApiError> {
         loop {
             let stalled = Instant::now() + Duration::from_millis(HTTP_STALL_MS_MAX);
@@ -116,8 +117,8 @@ impl Incoming {
         Ok(whole.freeze())
     }
 
-    /// Reads the rest for a while and throws it away. A sender that writes its whole body before it reads would otherwise lose the answer
-    /// to a closed connection.
+    /// Reads the rest for a while and throws it away. A sender that writes its whole body before it reads would
+    /// otherwise lose the answer to a closed connection.
     pub(super) fn discard(mut self) {
         if self.announced_bytes == Some(self.received_bytes) {
             return;

@@ -173,7 +173,8 @@ pub(super) async fn abort(
     }))
 }
 
-/// Asks about the items that could be completed and puts the answers where the items stood, among the errors of the others.
+/// Asks about the items that could be completed and puts the answers where the items stood, among the errors of the
+/// others.
 async fn with_filled<T, U>(
     filled: Vec<KeyResult<T>>,
     ask: impl AsyncFnOnce(Vec<T>) -> Result<Vec<KeyResult<U>>, ApiError>,

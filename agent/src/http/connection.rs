@@ -1,11 +1,12 @@
 //! Connections of the HTTP front: how many there are, how long they may be silent, and where on them a request ends.
 //!
 //! The HTTP library is given a stream that
-//! * ends when no request is under way for [`HTTP_IDLE_MS_MAX`], which also bounds the time that a head may take to arrive,
+//! * ends when no request is under way for [`HTTP_IDLE_MS_MAX`], which also bounds the time that a head may take to
+//!   arrive,
 //! * ends when the peer takes no byte of an answer for [`HTTP_STALL_MS_MAX`],
 //! * lets a peer that has sent its whole request close its sending side and still get the answer,
-//! * knows whether more bytes have come than the request announced. Requests are not pipelined by any client that puts objects, so such
-//!   bytes are the rest of a body that is longer than its `Content-Length`.
+//! * knows whether more bytes have come than the request announced. Requests are not pipelined by any client that puts
+//!   objects, so such bytes are the rest of a body that is longer than its `Content-Length`.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -170,8 +171,8 @@ impl Progress {
         }
     }
 
-    /// Whether the peer may have closed its sending side without that being anybody's concern yet: the request has come as a whole and is not
-    /// answered, or its head has come and how long it is will be known in a moment.
+    /// Whether the peer may have closed its sending side without that being anybody's concern yet: the request has come
+    /// as a whole and is not answered, or its head has come and how long it is will be known in a moment.
     fn needs_no_more(&self) -> bool {
         match self.is_quiet() {
             true => matches!(self.head, Head::Ended { .. }),

@@ -88,7 +88,8 @@ impl TimeLimit {
     }
 }
 
-/// A message from its JSON form. Keys that the message does not have are refused: they would be typing errors without effect.
+/// A message from its JSON form. Keys that the message does not have are refused: they would be typing errors without
+/// effect.
 pub(super) fn message<T: DeserializeOwned + serde::Serialize>(json: &[u8]) -> Result<T, ApiError> {
     let refuse = |reason: String| ApiError::new(ErrorCode::MalformedRequest, reason);
     let given: Value =

@@ -1,5 +1,5 @@
-//! What every request goes through before its handler: is it from this host, and not from a page that a browser was lured to; is its head of a
-//! sensible size. And what every answer goes through after it.
+//! What every request goes through before its handler: is it from this host, and not from a page that a browser was
+//! lured to; is its head of a sensible size. And what every answer goes through after it.
 
 use std::net::IpAddr;
 
@@ -77,8 +77,8 @@ fn check(request: &Request) -> Result<(), ApiError> {
     check_origin(request.method(), request.headers())
 }
 
-/// A page of another site can make a browser send requests here under a name that it controls and that resolves to this host. Such requests
-/// carry that name.
+/// A page of another site can make a browser send requests here under a name that it controls and that resolves to this
+/// host. Such requests carry that name.
 fn check_host(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let named = headers.get(HOST).and_then(|host| host.to_str().ok());
     let both_local = named.is_some_and(is_loopback) && uri.authority().is_none_or(|named| is_loopback(named.as_str()));

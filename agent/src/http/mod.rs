@@ -1,8 +1,9 @@
-//! The HTTP front: for operators and for programs in any language. The same verbs as the link's as `POST` of JSON, whole objects as `PUT`,
-//! `GET`, `HEAD` and `DELETE`, listings, metrics and health. It is served on loopback alone.
+//! The HTTP front: for operators and for programs in any language. The same verbs as the link's as `POST` of JSON,
+//! whole objects as `PUT`, `GET`, `HEAD` and `DELETE`, listings, metrics and health. It is served on loopback alone.
 //!
-//! [`routes`] is the table of what there is; [`guard`] stands before every handler; [`error`] is the one place where errors become
-//! answers; [`connection`] bounds connections in number and time. The node behind is known by the trait [`backend::Backend`].
+//! [`routes`] is the table of what there is; [`guard`] stands before every handler; [`error`] is the one place where
+//! errors become answers; [`connection`] bounds connections in number and time. The node behind is known by the trait
+//! [`backend::Backend`].
 //!
 //! Architecture invariant: bodies pass through in pieces; memory per request does not depend on the object's length.
 

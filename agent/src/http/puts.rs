@@ -1,5 +1,5 @@
-//! Puts that programs make over HTTP verb by verb: reserve, upload, commit. The regions belong to this agent's own session, so the front
-//! keeps what is needed to write into them, and the checksums of what was written.
+//! Puts that programs make over HTTP verb by verb: reserve, upload, commit. The regions belong to this agent's own
+//! session, so the front keeps what is needed to write into them, and the checksums of what was written.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -405,9 +405,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_commit_says_itself_needs_no_upload() {
         let puts = Puts::default();
-        let body = format!(
-            r#"{{"namespace":"default","put_id":"{PUT}","items":[{{"key":"a","holders":["{HOLDER}"],"checksums":{{"whole":1,"pieces":[1]}}}}]}}"#
-        );
+        let item = format!(r#"{{"key":"a","holders":["{HOLDER}"],"checksums":{{"whole":1,"pieces":[1]}}}}"#);
+        let body = format!(r#"{{"namespace":"default","put_id":"{PUT}","items":[{item}]}}"#);
         let item = puts
             .fill_commit(serde_json::from_str(&body).unwrap())
             .pop()

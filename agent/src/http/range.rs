@@ -14,8 +14,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// What the value of a `Range` header asks of an object of `len_bytes`. A header that is not understood, or that names several ranges,
-    /// counts as absent, as HTTP has it.
+    /// What the value of a `Range` header asks of an object of `len_bytes`. A header that is not understood, or that
+    /// names several ranges, counts as absent, as HTTP has it.
     pub(super) fn parse(header: Option<&str>, len_bytes: u64) -> Self {
         let range = header.and_then(|value| value.trim().strip_prefix("bytes="));
         match range.and_then(|range| range.trim().split_once('-')) {
@@ -44,7 +44,8 @@ impl Wanted {
     }
 }
 
-/// Digits alone: a sign or a space makes a header that is not understood. Numbers beyond 64 bits lie beyond every object.
+/// Digits alone: a sign or a space makes a header that is not understood. Numbers beyond 64 bits lie beyond every
+/// object.
 fn number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

@@ -1,4 +1,5 @@
-//! The one table of routes. The router is built from it, metrics take their labels from it, and `docs/openapi.json` must agree with it.
+//! The one table of routes. The router is built from it, metrics take their labels from it, and `docs/openapi.json`
+//! must agree with it.
 
 use axum::Router;
 use axum::handler::Handler;

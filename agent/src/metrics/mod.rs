@@ -1,5 +1,5 @@
-//! What the agent counts, for Prometheus. Every metric is recorded through one method of [`Metrics`]; labels come from enums, so their number
-//! is bounded.
+//! What the agent counts, for Prometheus. Every metric is recorded through one method of [`Metrics`]; labels come from
+//! enums, so their number is bounded.
 
 mod labels;
 mod placement;
@@ -56,7 +56,8 @@ pub struct Snapshot {
     pub placement: PlacementCounters,
 }
 
-/// Makes metrics in a registry. Names and labels are constants, so that failing is a fault of this file, which its tests show.
+/// Makes metrics in a registry. Names and labels are constants, so that failing is a fault of this file, which its
+/// tests show.
 struct Maker<'a>(&'a Registry);
 
 impl Maker<'_> {
@@ -193,7 +194,8 @@ impl Metrics {
             .observe(duration.as_secs_f64());
     }
 
-    /// An HTTP request has got its answer's head. `route` is the pattern of a route and `method` one of its methods, not what the request says.
+    /// An HTTP request has got its answer's head. `route` is the pattern of a route and `method` one of its methods,
+    /// not what the request says.
     pub fn http_answered(&self, route: &str, method: &'static str, status: u16, duration: Duration) {
         let status = status.to_string();
         self.http_requests.with_label_values(&[route, method, &status]).inc();

@@ -251,8 +251,10 @@ fn what_would_be_used_is_itself_a_configuration_that_gives_the_same() {
         "view = \"static\"\n",
         &format!("view = \"static\"\nname = \"a \\\" b\"\nsecret_file = \"{secret}\"\n"),
     ) + "[listen]\nadvertise = \"127.0.0.1:7601\"\nunix = \"off\"\n\
-         [[segments]]\nsize = \"3MiB\"\nhuge_pages = \"off\"\n[[segments]]\nsize = \"1TiB\"\nfile = \"/dev/hugepages/f\"\nslots = 7\n\
-         [placement]\nstrategy = \"random\"\nfallback = \"blind\"\n[timeouts]\ndrain_ms = 17\n[log]\nformat = \"json\"\nlevel = \"trace\"\n";
+         [[segments]]\nsize = \"3MiB\"\nhuge_pages = \"off\"\n\
+         [[segments]]\nsize = \"1TiB\"\nfile = \"/dev/hugepages/f\"\nslots = 7\n\
+         [placement]\nstrategy = \"random\"\nfallback = \"blind\"\n\
+         [timeouts]\ndrain_ms = 17\n[log]\nformat = \"json\"\nlevel = \"trace\"\n";
     for text in [&text, ""] {
         let first = loaded(text).to_toml();
         let second = loaded(&first).to_toml();

@@ -120,7 +120,8 @@ fn default_slots(len_bytes: u64) -> u32 {
     u32::try_from(slots).unwrap_or(SLOTS_MAX)
 }
 
-/// What segments take from the host's memory. A file may lie on pages that are set aside for its file system, so only its table counts.
+/// What segments take from the host's memory. A file may lie on pages that are set aside for its file system, so only
+/// its table counts.
 fn memory_bytes(segments: &[SegmentConfig]) -> u64 {
     let taken = segments.iter().map(|segment| {
         let table_bytes = TableLayout::new(segment.len_bytes, segment.slots).len_bytes();

@@ -142,7 +142,8 @@ async fn what_is_not_there_is_a_miss() {
 #[tokio::test]
 async fn bodies_without_length_or_bytes_are_refused() {
     let front = Served::start().await;
-    let chunked = "PUT /v1/objects/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    let chunked = "PUT /v1/objects/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+        Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     send(front.address, chunked.as_bytes())
         .await
         .expect_error(411, "length_required");
@@ -199,7 +200,8 @@ async fn one_connection_serves_one_request_after_another() {
         );
     }
     // On the same connection a body that is too long is still noticed.
-    let put = "PUT /v1/objects/long HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbytes and more";
+    let put = "PUT /v1/objects/long HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: close\r\n\r\n\
+        bytes and more";
     stream.write_all(put.as_bytes()).await.unwrap();
     answer(&mut stream).await.expect_error(400, "length_mismatch");
     assert_eq!(front.node.objects.lock().len(), 3);
@@ -317,7 +319,8 @@ async fn a_client_that_has_said_all_may_close_its_side() {
 async fn a_caller_that_asks_to_go_on_is_told_to() {
     let front = Served::start().await;
     let mut stream = TcpStream::connect(front.address).await.unwrap();
-    let head = "PUT /v1/objects/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+    let head = "PUT /v1/objects/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+        Content-Length: 5\r\nExpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut go_on = [0; 25];
     stream.read_exact(&mut go_on).await.unwrap();
