@@ -100,7 +100,13 @@ impl LinkControl {
                 dialled.map_err(|error| dial_error(&error, &Peer::Agent(endpoint)))
             }
         };
-        let link = self.slot.get(dial, deadline).await?;
+        let link = self.slot.get(dial, deadline).await.map_err(|error| match error.code {
+            ErrorCode::DeadlineExceeded => {
+                let message = format!("no agent has answered at {}: {}", self.endpoint, error.message);
+                ServiceError::new(error.code, message)
+            }
+            _ => error,
+        })?;
         self.cluster.get_or_init(|| link.remote().cluster);
         Ok(link)
     }

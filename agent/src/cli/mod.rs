@@ -53,7 +53,7 @@ fn explain(error: &clap::Error, wants_json: bool) -> Exit {
     let is_asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if wants_json && !is_asked_for {
         let text = error.render().to_string();
-        let line = text.lines().next().unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
         return report::print(Err(Failure::usage(line)), true, false);
     }
     // There is nowhere else to say that it cannot be printed.

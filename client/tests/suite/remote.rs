@@ -141,6 +141,10 @@ async fn nobody_at_the_endpoint_is_told_at_once_and_silence_in_bounded_time() {
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{error}");
+    assert!(
+        error.to_string().contains(&silent.local_addr().unwrap().to_string()),
+        "{error}"
+    );
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 
