@@ -48,6 +48,9 @@ pub const CONTIGUITY_WEIGHT: f64 = 0.70;
 /// Draws of a node by its capacity, for each of two choices, before the order of bounds is asked instead.
 pub const NODE_DRAWS_MAX: usize = 8;
 
+/// Questions to nodes over which the mean length of what is placed is taken.
+pub const MEAN_LEN_QUESTIONS: f64 = 1024.0;
+
 /// Difference of free ratios below which two nodes are level.
 pub const LEVEL_TOLERANCE: f64 = 1.0 / 256.0;
 

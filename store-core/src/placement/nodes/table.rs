@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rand::Rng;
+use rand::{Rng, RngExt};
 use thiserror::Error;
 
 use super::weights::Weights;
-use crate::limits::{LEVEL_TOLERANCE, NODE_DRAWS_MAX};
+use crate::limits::{LEVEL_TOLERANCE, MEAN_LEN_QUESTIONS, NODE_DRAWS_MAX};
 use crate::names::{self, UnknownName};
 use crate::placement::{EntryIndex, Fit, FitIndex};
 
@@ -113,6 +113,8 @@ pub struct NodeTable {
     bounds: FitIndex,
     known: usize,
     known_mib: u64,
+    /// Mean length in bytes of what nodes were asked for lately.
+    mean_len_bytes: f64,
 }
 
 impl NodeTable {
@@ -135,6 +137,7 @@ impl NodeTable {
             bounds: FitIndex::new(0),
             known: 0,
             known_mib: 0,
+            mean_len_bytes: 0.0,
         })
     }
 
@@ -230,21 +233,42 @@ impl NodeTable {
         {
             return Some(local);
         }
-        let mut draw = || {
-            let mut drawn = (0..NODE_DRAWS_MAX).filter_map(|_| self.weights.draw(rng).map(NodeIndex));
-            drawn.find(|&node| is_candidate(node))
-        };
-        match (draw(), draw()) {
-            (Some(first), Some(second)) => Some(self.emptier(first, second)),
-            (Some(node), None) | (None, Some(node)) => Some(node),
-            // Candidates are rare; the order of bounds knows them.
-            (None, None) => {
+        match self.drawn(len_bytes, &is_candidate, rng) {
+            Some(node) if !self.takes_most_of(node, len_bytes) => Some(node),
+            // Candidates are rare, or the largest region of this one would be gone: the order of bounds knows whose is the tightest.
+            _ => {
                 let may_use = |entry: EntryIndex| is_candidate(NodeIndex(entry.0));
                 self.bounds
                     .tightest(len_bytes, &may_use)
                     .map(|entry| NodeIndex(entry.0))
             }
         }
+    }
+
+    /// The emptier of two nodes drawn by their capacity, or one so drawn.
+    ///
+    /// Who carries the bytes levels the nodes: an object shorter than the mean takes the second draw with as small a probability as it
+    /// is short. It could not level anything, and would only send its writes to the emptiest node.
+    fn drawn<R: Rng + ?Sized>(
+        &self,
+        len_bytes: u64,
+        is_candidate: &dyn Fn(NodeIndex) -> bool,
+        rng: &mut R,
+    ) -> Option<NodeIndex> {
+        let draw = |rng: &mut R| {
+            let mut drawn = (0..NODE_DRAWS_MAX).filter_map(|_| self.weights.draw(rng).map(NodeIndex));
+            drawn.find(|&node| is_candidate(node))
+        };
+        let first = draw(rng)?;
+        let has_weight = rng.random_range(0.0..1.0) * self.mean_len_bytes <= len_bytes as f64;
+        let second = if has_weight { draw(rng) } else { None };
+        Some(second.map_or(first, |second| self.emptier(first, second)))
+    }
+
+    /// Whether a request takes more than half of the largest region that a node may have.
+    fn takes_most_of(&self, node: NodeIndex, len_bytes: u64) -> bool {
+        let bound_bytes = self.nodes[node.0].hint.map(|hint| hint.largest_free_upper_bound_bytes);
+        bound_bytes.is_some_and(|bound_bytes| len_bytes > bound_bytes / 2)
     }
 
     /// Usable nodes.
@@ -263,6 +287,7 @@ impl NodeTable {
     /// A question of so many bytes is under way to a node.
     pub(super) fn asked(&mut self, node: NodeIndex, len_bytes: u64) {
         self.nodes[node.0].asked_bytes += len_bytes;
+        self.mean_len_bytes += (len_bytes as f64 - self.mean_len_bytes) / MEAN_LEN_QUESTIONS;
     }
 
     /// A question of so many bytes is over.
