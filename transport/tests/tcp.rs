@@ -14,9 +14,9 @@ use tenon_transport::link::{Identity, ListenerOptions, NoSecret, Serving};
 use tenon_transport::tcp::{TcpConnection, TcpOptions};
 use tenon_transport::{
     Connection, Export, Exports, Guard, Hold, Memory, Op, PeerId, Refused, RemoteKey, Rights, Scope, Slice, Transfer,
-    TransferError, TransferResult, checksum,
+    TransferError, checksum,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 const MIB: usize = 1 << 20;
 /// Enough bytes for the handshake to pass, and no data frame of a mebibyte.
@@ -140,24 +140,6 @@ impl Scene {
             group: 0,
         }
     }
-}
-
-fn local(len: usize) -> Slice {
-    Arc::new(Memory::from_vec(vec![0xab; len])).whole()
-}
-
-fn one_lane() -> TcpOptions {
-    TcpOptions {
-        lanes: 1,
-        ..TcpOptions::default()
-    }
-}
-
-async fn one(connection: &Arc<dyn Connection>, transfer: Transfer) -> TransferResult {
-    timeout(SOON, connection.submit(vec![transfer], soon()))
-        .await
-        .unwrap()
-        .remove(0)
 }
 
 /// Repeats a small read until the lanes are back.
@@ -518,88 +500,4 @@ async fn more_than_the_window_holds_passes_in_turns() {
         .chain(&second)
         .filter(|result| result.as_ref().is_ok_and(|done| done.bytes == OWNER_BYTES as u64));
     assert_eq!(done.count(), 20);
-}
-
-/// Remembers on which threads it was called.
-#[derive(Default)]
-struct Threads {
-    names: parking_lot::Mutex<Vec<String>>,
-}
-
-impl Guard for Threads {
-    fn begin_read(&self, _: u64, _: u64) -> Result<Hold, Refused> {
-        self.names
-            .lock()
-            .push(std::thread::current().name().unwrap_or_default().to_owned());
-        Ok(Hold::new(0))
-    }
-
-    fn begin_write(&self, _: u64, _: u64) -> Result<Hold, Refused> {
-        Err(Refused {
-            code: 1,
-            message: "only reads",
-        })
-    }
-
-    fn wrote(&self, _: u64, _: u64, _: u64) {}
-}
-
-#[test]
-fn data_lanes_run_on_the_runtime_they_are_given_and_fail_with_it() {
-    let build = |name: &str| {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name(name)
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let (control, data, ours) = (build("control"), build("data"), build("ours"));
-    let threads = Arc::new(Threads::default());
-    let exports = Arc::new(Exports::new());
-    let memory = Arc::new(Memory::from_vec(vec![1; 100])).whole();
-    let export = Export {
-        memory,
-        rights: Rights::Read,
-        scope: Scope::AnySession,
-        guard: threads.clone(),
-    };
-    let key = exports.add(export).unwrap();
-    let server = control.block_on(async {
-        Server::start(
-            &loopback(),
-            Serving {
-                exports,
-                data_runtime: data.handle().clone(),
-                ..serving()
-            },
-        )
-        .await
-    });
-    let open = async {
-        let identity = client_identity();
-        TcpConnection::open(
-            &server.endpoint,
-            &identity,
-            Arc::new(NoSecret),
-            None,
-            one_lane(),
-            soon(),
-        )
-        .await
-        .unwrap()
-    };
-    let connection = ours.block_on(open);
-    let read = || Transfer {
-        op: Op::Read,
-        key,
-        remote_offset_bytes: 0,
-        local: vec![local(100)],
-        group: 0,
-    };
-    assert!(control.block_on(one(&connection, read())).is_ok());
-    assert_eq!(*threads.names.lock(), ["data"]);
-    drop(ours);
-    let error = control.block_on(one(&connection, read())).unwrap_err();
-    assert!(matches!(error, TransferError::Disconnected { .. }), "{error}");
 }

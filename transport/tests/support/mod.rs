@@ -13,11 +13,12 @@ use tenon_transport::link::{
     Admission, AdmitAll, Authenticator, BoxFuture, Endpoint, Hello, Identity, LinkError, Listener, ListenerOptions,
     NoSecret, Refusal, Role, Service, Serving, Session,
 };
-use tenon_transport::{ClusterId, Exports, PeerId, SessionId};
+use tenon_transport::tcp::TcpOptions;
+use tenon_transport::{ClusterId, Connection, Exports, Memory, PeerId, SessionId, Slice, Transfer, TransferResult};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub const CLUSTER: ClusterId = ClusterId([0xc1; 16]);
 pub const SERVER: PeerId = PeerId([0x5e; 16]);
@@ -168,4 +169,24 @@ pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: did not happen");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Private memory to read into or write from.
+pub fn local(len: usize) -> Slice {
+    Arc::new(Memory::from_vec(vec![0xab; len])).whole()
+}
+
+pub fn one_lane() -> TcpOptions {
+    TcpOptions {
+        lanes: 1,
+        ..TcpOptions::default()
+    }
+}
+
+/// Submits one transfer and waits for it.
+pub async fn one(connection: &Arc<dyn Connection>, transfer: Transfer) -> TransferResult {
+    timeout(SOON, connection.submit(vec![transfer], soon()))
+        .await
+        .unwrap()
+        .remove(0)
 }
