@@ -1,5 +1,6 @@
 //! What the benches of Tenon share.
 #![forbid(unsafe_code)]
 
+pub mod evidence;
 pub mod report;
 pub mod transfer;
