@@ -75,7 +75,7 @@ pub(crate) struct Upload {
     at: usize,
     key: String,
     source: Slice,
-    /// Each computed right before its piece is sent, by whoever sends it first.
+    /// Of each piece as it was sent, noted when the first holder has it.
     piece_sums: Vec<OnceLock<u64>>,
     reserved: Reserved,
 }
@@ -104,9 +104,16 @@ impl Upload {
         )
     }
 
-    fn piece_sum(&self, piece: u64, slice: &Slice) -> u64 {
-        let sum = usize::try_from(piece).ok().and_then(|at| self.piece_sums.get(at));
-        sum.map_or_else(|| slice.crc64(), |sum| *sum.get_or_init(|| slice.crc64()))
+    /// A holder has a piece with this checksum; all must have the same bytes.
+    fn note_sum(&self, piece: u64, sum: u64) -> Result<(), ClientError> {
+        let noted = usize::try_from(piece).ok().and_then(|at| self.piece_sums.get(at));
+        match noted.map(|noted| *noted.get_or_init(|| sum)) {
+            Some(noted) if noted == sum => Ok(()),
+            _ => {
+                let message = format!("piece {piece} was written to while it was being put");
+                Err(ServiceError::new(ErrorCode::ChecksumMismatch, message).into())
+            }
+        }
     }
 
     fn sealing(&self) -> Sealing {

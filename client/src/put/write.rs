@@ -1,5 +1,5 @@
-//! Writing the bytes of many objects to their holders: each holder gets few submissions, several under way at once, and each piece's checksum is
-//! computed right before it is sent.
+//! Writing the bytes of many objects to their holders: each holder gets few submissions, several under way at once. The checksum of each piece is
+//! that of the bytes as they were sent; a holder that has others is sent the piece again.
 
 use crate::client::{Client, Core};
 use crate::error::ClientError;
@@ -25,7 +25,6 @@ pub(crate) struct PieceWrite {
     pub(crate) write_key: RemoteKey,
     pub(crate) piece: u64,
     pub(crate) slice: Slice,
-    pub(crate) sum: u64,
 }
 
 /// What one holder gets: objects with the grants for their regions.
@@ -72,22 +71,16 @@ impl Core {
             .map(|pieces| {
                 let access = &access;
                 async move {
-                    let writes = pieces.iter().map(|&(at, write_key, piece)| {
-                        let slice = uploads[at].piece(piece);
-                        let sum = uploads[at].piece_sum(piece, &slice);
-                        PieceWrite {
-                            write_key,
-                            piece,
-                            slice,
-                            sum,
-                        }
+                    let writes = pieces.iter().map(|&(at, write_key, piece)| PieceWrite {
+                        write_key,
+                        piece,
+                        slice: uploads[at].piece(piece),
                     });
                     let results = self.write_pieces(access, writes.collect(), deadline).await;
-                    pieces
-                        .into_iter()
-                        .zip(results)
-                        .map(|((at, ..), result)| (at, result))
-                        .collect::<Vec<_>>()
+                    let note = |((at, _, piece), sum): ((usize, _, _), Result<u64, ClientError>)| {
+                        (at, sum.and_then(|sum| uploads[at].note_sum(piece, sum)))
+                    };
+                    pieces.into_iter().zip(results).map(note).collect::<Vec<_>>()
                 }
             })
             .buffer_unordered(PUT_SUBMITS_IN_FLIGHT_MAX);
@@ -117,14 +110,14 @@ impl Core {
         }
     }
 
-    /// Writes pieces to one holder, again where a lane broke or other bytes arrived; one result per piece.
+    /// Writes pieces to one holder, again where a lane broke or other bytes arrived; one result per piece: the checksum of what was sent.
     pub(crate) async fn write_pieces(
         &self,
         access: &Arc<HolderAccess>,
         pieces: Vec<PieceWrite>,
         deadline: Instant,
-    ) -> Vec<Result<(), ClientError>> {
-        let mut results: Vec<Result<(), ClientError>> = vec![Ok(()); pieces.len()];
+    ) -> Vec<Result<u64, ClientError>> {
+        let mut results: Vec<Result<u64, ClientError>> = vec![Ok(0); pieces.len()];
         let mut left: Vec<(usize, PieceWrite)> = pieces.into_iter().enumerate().collect();
         let mut is_broken = false;
         for _ in 0..PIECE_WRITES_MAX {
@@ -135,7 +128,7 @@ impl Core {
             for ((at, piece), done) in left.into_iter().zip(done) {
                 is_broken |= matches!(done, Err(TransferError::Disconnected { .. }));
                 match check(access.node, &piece, done) {
-                    Written::Yes => results[at] = Ok(()),
+                    Written::Yes(sum) => results[at] = Ok(sum),
                     Written::No(error) => results[at] = Err(error),
                     Written::Again(error) => {
                         results[at] = Err(error);
@@ -167,15 +160,16 @@ impl Client {
         deadline: Instant,
     ) -> Result<(), ClientError> {
         let access = self.core.open_for_writing(holder, deadline).await?;
-        let sum = slice.crc64();
         let write = PieceWrite {
             write_key,
             piece,
             slice,
-            sum,
         };
         let mut written = self.core.write_pieces(&access, vec![write], deadline).await;
-        written.pop().unwrap_or_else(|| Err(ClientError::protocol("a write without a result")))
+        written
+            .pop()
+            .unwrap_or_else(|| Err(ClientError::protocol("a write without a result")))
+            .map(drop)
     }
 }
 
@@ -211,21 +205,23 @@ fn transfer(piece: &PieceWrite) -> Transfer {
 }
 
 enum Written {
-    Yes,
+    /// With the checksum of what was sent.
+    Yes(u64),
     No(ClientError),
     Again(ClientError),
 }
 
 fn check(node: NodeId, piece: &PieceWrite, done: TransferResult) -> Written {
     let error = match done {
-        Ok(done) => match done.crc64 {
-            Some(found) if found != piece.sum => {
-                let (at, sum) = (piece.piece, piece.sum);
+        // An engine that looks at all bytes anyway has the checksum for nothing.
+        Ok(done) => match (done.crc64, done.sent_crc64.unwrap_or_else(|| piece.slice.crc64())) {
+            (Some(found), sum) if found != sum => {
+                let at = piece.piece;
                 let message =
                     format!("piece {at} arrived at node {node} with checksum {found:#018x}, {sum:#018x} was sent");
                 return Written::Again(ServiceError::new(ErrorCode::ChecksumMismatch, message).into());
             }
-            _ => return Written::Yes,
+            (_, sum) => return Written::Yes(sum),
         },
         Err(error) => error,
     };

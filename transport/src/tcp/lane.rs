@@ -19,8 +19,6 @@ use crate::tcp::wire::{HEADER_BYTES, Header, LaneError, check};
 const READ_AHEAD_BYTES: usize = 8 << 10;
 /// Largest piece received at once. Its checksum is computed while it is in the second-level cache.
 const RECEIVE_BYTES: u64 = 256 << 10;
-/// Largest piece sent at once whose checksum is computed. It is in the second-level cache then.
-const SUMMED_SEND_BYTES: u64 = 256 << 10;
 /// Payloads up to this size are copied beside their headers, so that several leave in one call: for them a call costs
 /// more than the copy.
 const COALESCE_BYTES: u64 = 64 << 10;
@@ -233,7 +231,8 @@ fn receive(stream: &Stream, memory: &Memory, at: u64, len_bytes: u64, crc: &mut 
 }
 
 /// Sends once, what waits and then straight from memory; tells how much of each went. What went of the memory is added to
-/// `crc` while it is hot.
+/// `crc` while it is hot: never more than the send buffer takes. (Sending less at once wakes the receiver more often, which
+/// costs more than it saves.)
 fn transmit(
     stream: &Stream,
     waiting: &[u8],
@@ -242,8 +241,7 @@ fn transmit(
     len_bytes: u64,
     crc: Option<&mut Crc64>,
 ) -> io::Result<(usize, u64)> {
-    let most_bytes = if crc.is_some() { SUMMED_SEND_BYTES } else { len_bytes };
-    let sent = stream.try_send(waiting, memory, at, len_bytes.min(most_bytes))?;
+    let sent = stream.try_send(waiting, memory, at, len_bytes)?;
     let of_waiting = sent.min(waiting.len());
     let of_memory = (sent - of_waiting) as u64;
     if let Some(crc) = crc {
