@@ -319,8 +319,10 @@ fn progress_log(segment: SegmentId) -> impl Fn(u64) + Sync {
 
 /// Others will dial the advertised address and expect this node: make sure now that they will find it.
 async fn reach_oneself(dialler: &Dialler, advertised: SocketAddr) -> Result<(), LinkError> {
+    // A session of its own: the end of the agent's session would end its puts.
     let identity = Identity {
         role: Role::Client,
+        session: tenon_transport::SessionId(rand::random()),
         ..(*dialler.identity).clone()
     };
     let deadline = Instant::now() + SELF_DIAL_TIMEOUT;

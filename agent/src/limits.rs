@@ -41,7 +41,7 @@ pub const INCARNATION_MAX: u64 = 1 << 43;
 pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
 
 /// Connections that the HTTP front holds at once; more wait in the kernel's queue.
-pub const HTTP_CONNECTIONS_MAX: usize = 512;
+pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// Requests of the HTTP front that move objects at once. Each holds at most some 16 pieces.
 pub const HTTP_TRANSFERS_MAX: usize = 32;
 /// Other calls of the HTTP front at once, each with a body of at most [`HTTP_MESSAGE_LEN_BYTES_MAX`].
@@ -52,7 +52,7 @@ pub const HTTP_MESSAGE_LEN_BYTES_MAX: usize = MESSAGE_LEN_BYTES_MAX;
 pub const HTTP_HEAD_LEN_BYTES_MAX: usize = 16 << 10;
 /// A connection without a request under way is closed after this long: it also bounds how long a head may take to
 /// arrive.
-pub const HTTP_IDLE_MS_MAX: u64 = 30_000;
+pub const HTTP_IDLE_MS_MAX: u64 = 10_000;
 /// A peer that neither sends an awaited byte nor takes one for this long loses its request.
 pub const HTTP_STALL_MS_MAX: u64 = 10_000;
 /// The body of a refused request is read and thrown away for at most this long, so that its sender gets to read the
@@ -80,3 +80,8 @@ pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
 /// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.
 pub const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);
+/// File descriptors that the agent asks the system for: connections of both fronts, lanes, segments, and room to spare.
+pub const DESCRIPTORS_WANTED: u64 = 65_536;
+
+const _: () =
+    assert!(DESCRIPTORS_WANTED > 4 * (HTTP_CONNECTIONS_MAX as u64 + tenon_transport::limits::MAX_HALF_OPEN as u64));

@@ -22,7 +22,7 @@ use crate::config::{Config, ConfigError, ConfigErrors, LogConfig, LogFormat};
 use crate::http;
 use crate::http::node::NodeBackend;
 use crate::identity::{Identity, IdentityError};
-use crate::limits::{CONTROL_WORKERS_MAX, DATA_WORKERS_MAX, RUNTIME_STOP_MS_MAX, WORKERS_MIN};
+use crate::limits::{CONTROL_WORKERS_MAX, DATA_WORKERS_MAX, DESCRIPTORS_WANTED, RUNTIME_STOP_MS_MAX, WORKERS_MIN};
 use crate::metrics::Metrics;
 
 /// The file in the state directory that tells where the running node listens.
@@ -157,8 +157,21 @@ fn lane(name: &str, workers: usize) -> Result<Runtime, Failure> {
     })
 }
 
+/// The soft limit of descriptors is often 1,024, which a few hundred connections use up.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        let wanted = DESCRIPTORS_WANTED.min(hard).max(soft);
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, wanted = DESCRIPTORS_WANTED, "the limit of file descriptors stays as it is");
+    }
+}
+
 async fn run(config: &Config, identity: Identity, data: &Handle) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
+    raise_descriptor_limit();
     // What an earlier life left there is wrong now.
     identity.state_dir.remove(ADDRESSES)?;
     tracing::info!(node = %identity.node, incarnation = %identity.incarnation, version = crate::VERSION, "starting");

@@ -41,8 +41,6 @@ pub const SUBMIT_TRANSFERS_MAX: usize = 1024;
 /// lanes: each of their pieces proves its generation by itself.
 pub const GROUP_PIECES_MAX: usize = 4;
 
-/// Times a put's commit waits at least for an answer before it is asked again.
-pub const COMMIT_TRY_MIN_MS: u64 = 500;
 /// Pause between two tries of a commit that got no answer.
 pub const COMMIT_RETRY_PAUSE_MS: u64 = 100;
 /// Times a commit is asked for whose holder does not answer the agent. The agent tells that at once, so more would only cost time.

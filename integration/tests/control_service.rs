@@ -199,91 +199,110 @@ fn without_chance(mut value: Value) -> Value {
     value
 }
 
+/// One front at the script, and what it was answered so far.
+struct Script<'a> {
+    front: &'a Front,
+    near: NodeId,
+    far: NodeId,
+    said: Vec<(&'static str, Value)>,
+}
+
+const NOBODY: NodeId = NodeId::from_bytes([0xee; 16]);
+
+impl Script<'_> {
+    async fn step(&mut self, what: &'static str, request: Request) {
+        let answer = self.front.call(&request).await;
+        self.said.push((what, without_chance(answer)));
+    }
+
+    async fn put(&mut self, what: &'static str, key: &str, bytes: &[u8], node: NodeId) {
+        let answer = self.front.put(new_put_id(), key, bytes, node).await;
+        self.said.push((what, without_chance(answer)));
+    }
+
+    async fn puts_that_come_to_nothing(&mut self) {
+        // Failures are not remembered, so both fronts can use one put id for them.
+        let put_id = PutId::from_bytes([7; 16]);
+        let (near, far) = (self.near, self.far);
+        // Memory that was used before may hold the other front's bytes still: they must not be these.
+        let bytes = payload(rand::random(), 1000);
+        self.step("reserve far", reserve(put_id, &[("a", 1000)], Some(far)))
+            .await;
+        self.step("reserve again", reserve(put_id, &[("a", 1000)], Some(far)))
+            .await;
+        self.step("commit what was not written", commit(put_id, "a", far, &bytes))
+            .await;
+        self.step("commit after the failure", commit(put_id, "a", far, &bytes))
+            .await;
+        self.step("reserve near", reserve(put_id, &[("b", 1000)], Some(near)))
+            .await;
+        self.step("abort", abort(put_id, "b", near)).await;
+        self.step("abort again", abort(put_id, "b", near)).await;
+        self.step("commit what was aborted", commit(put_id, "b", near, &bytes))
+            .await;
+        self.step("abort at an unknown node", abort(put_id, "b", NOBODY)).await;
+        self.step(
+            "reserve at an unknown node",
+            reserve(put_id, &[("c", 10)], Some(NOBODY)),
+        )
+        .await;
+        let long = "x".repeat(1025);
+        let names = [("", 10), (long.as_str(), 10), ("a\u{7}b", 10)];
+        let lengths = [("zero", 0), ("huge", 1 << 40), ("larger", 80 << 20)];
+        self.step("reserve bad names", reserve(put_id, &names, None)).await;
+        self.step("reserve bad lengths", reserve(put_id, &lengths, None)).await;
+        self.step("reserve nothing", reserve(put_id, &[], None)).await;
+        self.step("locate a miss and a bad key", Request::Locate(keys(&["a", ""])))
+            .await;
+    }
+
+    async fn objects_from_put_to_removal(&mut self) {
+        let bytes = payload(rand::random(), 1000);
+        for key in ["run/1", "run/2", "run/4"] {
+            self.put("put", key, &bytes, self.far).await;
+        }
+        self.put("put again", "run/1", &bytes, self.near).await;
+        self.step("locate", Request::Locate(keys(&["run/1", "run/3"]))).await;
+        let (each, leading_run) = (ExistsMode::Each, ExistsMode::LeadingRun);
+        self.step("exists each", exists(&["run/1", "run/3", "", "run/4"], each))
+            .await;
+        self.step(
+            "leading run",
+            exists(&["run/1", "run/2", "run/3", "run/4"], leading_run),
+        )
+        .await;
+        self.step("list", list("run/", None, 2)).await;
+        self.step("list on", list("run/", Some("run/2"), 2)).await;
+        self.step("list nothing", list("nothing/", None, 2)).await;
+        self.step("list without limit", list("run/", None, 0)).await;
+        let remove = keys(&["run/1", "run/2", "run/3", "", "run/4"]);
+        self.step("remove", Request::Remove(remove)).await;
+        self.step("exists no more", exists(&["run/1"], each)).await;
+    }
+
+    async fn nodes_and_segments(&mut self) {
+        self.step("nodes", Request::Nodes).await;
+        self.step("segments of one", Request::Segments { node: Some(self.far) })
+            .await;
+        self.step("segments of all", Request::Segments { node: None }).await;
+        self.step("segments of nobody", Request::Segments { node: Some(NOBODY) })
+            .await;
+    }
+}
+
 /// The script. Between its calls the cluster changes only by them, so each front meets the same state.
 async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> {
     let (near, far) = (cluster[0].id(), cluster[1].id());
-    let unknown_node = NodeId::from_bytes([0xee; 16]);
-    // Memory that was used before may hold the other front's bytes still: they must not be these.
-    let bytes = payload(rand::random(), 1000);
-    let mut said = Vec::new();
-    let mut step = async |what, request: Request| {
-        let answer = front.call(&request).await;
-        said.push((what, without_chance(answer.clone())));
-        answer
+    let mut script = Script {
+        front,
+        near,
+        far,
+        said: Vec::new(),
     };
-
-    // Failures are not remembered, so both fronts can use one put id for them.
-    let put_id = PutId::from_bytes([7; 16]);
-    let first = step("reserve far", reserve(put_id, &[("a", 1000)], Some(far))).await;
-    let again = step("reserve again", reserve(put_id, &[("a", 1000)], Some(far))).await;
-    assert_eq!(first, again, "the same reservation");
-    step("commit what was not written", commit(put_id, "a", far, &bytes)).await;
-    step("commit after the failure", commit(put_id, "a", far, &bytes)).await;
-    step("reserve near", reserve(put_id, &[("b", 1000)], None)).await;
-    step("abort", abort(put_id, "b", near)).await;
-    step("abort again", abort(put_id, "b", near)).await;
-    step("commit what was aborted", commit(put_id, "b", near, &bytes)).await;
-    step("abort at an unknown node", abort(put_id, "b", unknown_node)).await;
-    step(
-        "reserve at an unknown node",
-        reserve(put_id, &[("c", 10)], Some(unknown_node)),
-    )
-    .await;
-    let long = "x".repeat(1025);
-    let bad = [
-        ("", 10),
-        (long.as_str(), 10),
-        ("a\u{7}b", 10),
-        ("zero", 0),
-        ("huge", 1 << 40),
-        ("larger", 80 << 20),
-    ];
-    step("reserve bad items", reserve(put_id, &bad, None)).await;
-    step("reserve nothing", reserve(put_id, &[], None)).await;
-    step("locate a miss and a bad key", Request::Locate(keys(&["a", ""]))).await;
-
-    for key in ["run/1", "run/2", "run/4"] {
-        said.push(("put", without_chance(front.put(new_put_id(), key, &bytes, far).await)));
-    }
-    said.push((
-        "put again",
-        without_chance(front.put(new_put_id(), "run/1", &bytes, near).await),
-    ));
-    let mut step = async |what, request: Request| {
-        said.push((what, without_chance(front.call(&request).await)));
-    };
-    step("locate", Request::Locate(keys(&["run/1", "run/3"]))).await;
-    step(
-        "exists each",
-        exists(&["run/1", "run/3", "", "run/4"], ExistsMode::Each),
-    )
-    .await;
-    step(
-        "leading run",
-        exists(&["run/1", "run/2", "run/3", "run/4"], ExistsMode::LeadingRun),
-    )
-    .await;
-    step("list", list("run/", None, 2)).await;
-    step("list on", list("run/", Some("run/2"), 2)).await;
-    step("list nothing", list("nothing/", None, 2)).await;
-    step("list without limit", list("run/", None, 0)).await;
-    step("nodes", Request::Nodes).await;
-    step("segments of one", Request::Segments { node: Some(far) }).await;
-    step("segments of all", Request::Segments { node: None }).await;
-    step(
-        "segments of nobody",
-        Request::Segments {
-            node: Some(unknown_node),
-        },
-    )
-    .await;
-    step(
-        "remove",
-        Request::Remove(keys(&["run/1", "run/2", "run/3", "", "run/4"])),
-    )
-    .await;
-    step("exists no more", exists(&["run/1"], ExistsMode::Each)).await;
-    said
+    script.puts_that_come_to_nothing().await;
+    script.objects_from_put_to_removal().await;
+    script.nodes_and_segments().await;
+    script.said
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,6 +312,7 @@ async fn both_fronts_answer_one_script_alike() {
     assert_empty(&cluster);
     let http = script(&cluster, &Front::Http(cluster[0].http())).await;
     assert_empty(&cluster);
+    assert_eq!(link.len(), http.len());
     for ((what, by_link), (_, by_http)) in link.iter().zip(&http) {
         assert_eq!(by_link, by_http, "{what}");
     }
@@ -305,20 +325,18 @@ async fn both_fronts_answer_one_script_alike() {
         collect_codes(answer, &mut found);
         found
     };
+    let (reserved, again) = (&link[0].1, &link[1].1);
+    assert_eq!(reserved, again, "the same put id and key have the same reservation");
     assert_eq!(codes("commit what was not written"), ["checksum_mismatch"]);
     assert_eq!(codes("commit after the failure"), ["unknown_put"]);
     assert_eq!(codes("commit what was aborted"), ["unknown_put"]);
     assert_eq!(codes("abort at an unknown node"), ["unknown_node"]);
     assert_eq!(codes("reserve at an unknown node"), ["unknown_node"]);
-    let bad_items = [
-        "invalid_name",
-        "invalid_name",
-        "invalid_name",
-        "empty_object",
-        "object_too_large",
-        "object_too_large",
-    ];
-    assert_eq!(codes("reserve bad items"), bad_items);
+    assert_eq!(codes("reserve bad names"), ["invalid_name"; 3]);
+    assert_eq!(
+        codes("reserve bad lengths"),
+        ["empty_object", "object_too_large", "object_too_large"]
+    );
     assert_eq!(codes("reserve nothing"), ["invalid_argument"]);
     assert_eq!(codes("locate a miss and a bad key"), ["invalid_name"]);
     assert_eq!(codes("segments of nobody"), ["unknown_node"]);

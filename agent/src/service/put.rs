@@ -6,7 +6,7 @@ use crate::holder::{CommitKey, Owner, ReserveKey};
 use crate::metrics;
 use crate::node::Node;
 use futures_util::future::join_all;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
@@ -174,6 +174,7 @@ impl Node {
         )?;
         let mut items: Vec<Option<CommitItem>> = request.items.into_iter().map(Some).collect();
         let mut keys = Vec::with_capacity(named.len());
+        let mut seen = HashSet::with_capacity(named.len());
         for NamedKey {
             index,
             name,
@@ -182,6 +183,12 @@ impl Node {
         } in named
         {
             let Some(item) = items[index].take() else { continue };
+            if !seen.insert(hash) {
+                // Two commits of one put would wait for each other.
+                let error = ServiceError::new(ErrorCode::InvalidArgument, "the key stands in the batch twice");
+                results.set(index, Err(error));
+                continue;
+            }
             if item.fingerprint.len() > FINGERPRINT_LEN_BYTES_MAX {
                 let message = format!(
                     "a fingerprint of {} bytes: at most {FINGERPRINT_LEN_BYTES_MAX} are allowed",

@@ -4,9 +4,9 @@ use crate::batch;
 use crate::client::Core;
 use crate::control::{Answer, check_count, unexpected};
 use crate::error::ClientError;
-use crate::limits::{COMMIT_RETRY_PAUSE_MS, COMMIT_TRY_MIN_MS, COMMIT_UNAVAILABLE_TRIES_MAX};
+use crate::limits::{COMMIT_RETRY_PAUSE_MS, COMMIT_UNAVAILABLE_TRIES_MAX};
 use crate::put::Attempt;
-use crate::time::{half_of, within};
+use std::collections::HashMap;
 use std::time::Duration;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -59,6 +59,7 @@ impl Core {
 
     async fn commit_frame(&self, attempt: &Attempt, mut open: Vec<Sealing>) -> Vec<Sealed> {
         let mut sealed = Vec::with_capacity(open.len());
+        let mut earlier: HashMap<usize, ClientError> = HashMap::new();
         let mut unavailable_tries = 0;
         loop {
             let tried = self.try_commit(attempt, &open).await;
@@ -66,8 +67,14 @@ impl Core {
             let mut still_open = Vec::new();
             for (sealing, tried) in open.into_iter().zip(tried) {
                 match tried {
+                    // What failed earlier has left nothing behind: that is why the put is not known now.
+                    Tried::Decided(Err(error)) if error.code() == ErrorCode::UnknownPut => {
+                        let error = earlier.remove(&sealing.at).unwrap_or(error);
+                        sealed.push((sealing.at, Err(error)));
+                    }
                     Tried::Decided(result) => sealed.push((sealing.at, result)),
                     Tried::Open(error) => {
+                        earlier.insert(sealing.at, error.clone());
                         again.push((sealing.at, Err(error)));
                         still_open.push(sealing);
                     }
@@ -92,8 +99,10 @@ impl Core {
             put_id: attempt.put_id,
             items: open.iter().map(|sealing| sealing.item(attempt)).collect(),
         });
-        // Half of the time that is left, so that a try whose answer was lost leaves time for another.
-        let try_deadline = half_of(attempt.deadline).max(within(attempt.deadline, COMMIT_TRY_MIN_MS));
+        // Most of the time that is left: a broken link says so at once, and a holder that waits for a home which does not
+        // answer needs its time to go on without it. The rest is for asking again after a lost answer.
+        let left = attempt.deadline.saturating_duration_since(Instant::now());
+        let try_deadline = attempt.deadline - left / 8;
         let all =
             |tried: fn(ClientError) -> Tried, error: ClientError| open.iter().map(|_| tried(error.clone())).collect();
         let failed = |error| Tried::Decided(Err(error));
