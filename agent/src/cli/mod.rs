@@ -1,6 +1,6 @@
 //! The command line `tenon`: puts and gets through an agent, and shows what the agent knows.
 //!
-//! Every command ends with a [`Report`](report::Report) or a [`Failure`](failure::Failure); only [`main`] prints them and only the binary exits.
+//! Every command ends with a `Report` or a `Failure`; only [`main`] prints them and only the binary exits.
 
 mod args;
 mod exit;

@@ -157,6 +157,23 @@ impl FakeAgent {
         self.store_on(key, bytes, &[0])
     }
 
+    /// Another object of the same key and length takes the region and the slot of one that is dropped.
+    pub fn replace_in_place(&self, key: &str, located: &Located, bytes: &[u8]) {
+        let (node, mut replica) = (&self.nodes[0], located.replicas[0]);
+        node.free(&replica);
+        replica.generation.0 += 1_000;
+        node.write(&replica, 0, bytes);
+        let version = self.next_version();
+        let entries = node.entries(&replica, &name(key), version, &Checksums::of(bytes), bytes.len() as u64);
+        node.seal(&replica, entries);
+        let located = Located {
+            version,
+            len_bytes: located.len_bytes,
+            replicas: vec![replica],
+        };
+        self.index(key, located);
+    }
+
     /// What locate answers from now on.
     pub fn index(&self, key: &str, located: Located) {
         self.state.lock().index.insert(name(key), located);

@@ -93,29 +93,7 @@ async fn an_object_replaced_between_payload_and_table_is_read_anew() {
     script.after(move |number, _, _| {
         if number == 0 {
             let agent = weak.upgrade().unwrap();
-            let (node, mut replica) = (&agent.nodes[0], located.replicas[0]);
-            node.free(&replica);
-            replica.generation = Generation(replica.generation.0 + 1_000);
-            node.write(&replica, 0, &new_bytes);
-            let version = agent.next_version();
-            let entries = node.entries(
-                &replica,
-                &name("k"),
-                version,
-                &Checksums::of(&new_bytes),
-                new_bytes.len() as u64,
-            );
-            node.seal(&replica, entries);
-            let len_bytes = located.len_bytes;
-            let replicas = vec![replica];
-            agent.index(
-                "k",
-                Located {
-                    version,
-                    len_bytes,
-                    replicas,
-                },
-            );
+            agent.replace_in_place("k", &located, &new_bytes);
         }
     });
     let into = blank(3 * MIB);

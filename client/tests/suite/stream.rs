@@ -193,6 +193,25 @@ async fn an_object_replaced_or_removed_while_it_is_read_is_never_mixed() {
     }
 }
 
+/// The owner grants the read, but of another object: the stamp tells, before any checksum does.
+#[tokio::test]
+async fn an_object_replaced_in_its_own_region_is_told_from_a_damaged_one() {
+    for script in [Script::guarded(), Script::one_sided()] {
+        let (old, new) = (payload(4 * MIB, 1), payload(4 * MIB, 2));
+        let agent = FakeAgent::new(1, 1, 64 << 20);
+        agent.wrap(script.wrap());
+        let located = agent.store("k", &old);
+        let mut reader = open(&agent).await;
+        reader.read_ahead_until(1);
+        reader.read_piece(0, soon()).await.unwrap();
+        agent.replace_in_place("k", &located, &new);
+        let expected = located.version;
+        let error = reader.read_piece(1, soon()).await.unwrap_err();
+        assert_eq!(error, ClientError::Changed { expected });
+        assert!(agent.client().get(&name("k"), soon()).await.unwrap().unwrap() == new);
+    }
+}
+
 #[tokio::test]
 async fn an_object_that_moves_while_it_is_read_is_followed() {
     let bytes = payload(4 * MIB, 1);
