@@ -10,7 +10,7 @@ PORT ?= 7600
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 
-.PHONY: help setup setup-test run test lint test-rust doc smoke bench-quick bench-transfer bench-placement deny build clean-run
+.PHONY: help setup setup-test run test lint test-rust doc smoke bench-quick bench-transfer bench-placement evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,12 +47,16 @@ smoke: build ## `make run ONCE=1` on ports of its own
 bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-transfer ARGS=--quick
 	$(MAKE) bench-placement ARGS=--quick
+	$(MAKE) evidence ARGS=--quick
 
 bench-transfer: build ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_transfer -- $(ARGS)
 
 bench-placement: ## Allocate/free pairs per second and latencies per strategy, beside malloc/free
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_placement -- $(ARGS)
+
+evidence: ## The experiments about placement, each with what it expected; ARGS="--only X1,X10"; without --quick it renews docs/evidence
+	$(CARGO) run --locked --release -p tenon-benches --bin evidence -- $(ARGS)
 
 deny: ## Licences and advisories of the dependencies (installs cargo-deny if it is missing, which takes minutes)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

@@ -28,6 +28,12 @@ fail() {
 now() { date +%s.%N; }
 gb_per_s() { awk -v bytes="$file_bytes" -v from="$1" -v to="$2" 'BEGIN { printf "%.2f GB/s", bytes / (to - from) / 1e9 }'; }
 
+# The nodes inherit the lock: as long as one of them lives, nobody empties the directory under it.
+check_run_dir() {
+    exec 9>"$run_dir.lock"
+    flock -n 9 || fail "$run_dir belongs to another 'make run'; stop that, or take another directory: RUN_DIR=.run-2 make run PORT=$((port + 100))"
+}
+
 check_ports() {
     local address
     for address in "$http_a" "$link_a" "$http_b" "$link_b"; do
@@ -98,8 +104,9 @@ TOML
     chmod +x "$run_dir/tenon-$1"
 }
 
+# In a session of its own: Ctrl-C is for this script, which then asks each node to stop, once.
 start_node() { # name
-    "$bin_dir/tenond" --config "$run_dir/$1/tenond.toml" >"$run_dir/$1/log" 2>&1 &
+    setsid "$bin_dir/tenond" --config "$run_dir/$1/tenond.toml" >"$run_dir/$1/log" 2>&1 &
     pids+=("$!")
 }
 
@@ -114,6 +121,7 @@ wait_ready() { # name http
 }
 
 check_ports
+check_run_dir
 rm -rf "$run_dir"
 mkdir -m 700 "$run_dir"
 (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"$run_dir/secret")

@@ -80,9 +80,9 @@ pub struct Done {
     /// CRC-64/NVME of the bytes where they landed: computed by this side for reads, by the owner for writes. Compare it
     /// with the checksum that was expected; the engine cannot know it. `None` for engines that do not see the bytes.
     pub crc64: Option<u64>,
-    /// CRC-64/NVME of the local bytes of a write, computed as they were sent, while they were hot. If [`Done::crc64`] is
-    /// another, the bytes changed on their way, or somebody wrote to them meanwhile. `None` for reads, and for engines
-    /// that do not compute it.
+    /// CRC-64/NVME of the local bytes of a write, computed as they were sent, while they were hot. If [`Done::crc64`]
+    /// is another, the bytes changed on their way, or somebody wrote to them meanwhile. `None` for reads, and for
+    /// engines that do not compute it.
     pub sent_crc64: Option<u64>,
 }
 

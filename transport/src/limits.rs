@@ -42,8 +42,8 @@ const _: () = assert!(MAX_HANDSHAKE_BODY_BYTES <= 0xffff, "the length has 16 bit
 pub const FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Reads of at most 1 KiB each that a refused peer is granted before we hang up.
 pub const FINISH_READS_MAX: usize = 64;
-/// Handshakes under way at once on one listener; more wait in the system's backlog. With the time that one may take this
-/// bounds how many silent connections per second shut honest peers out: about a hundred.
+/// Handshakes under way at once on one listener; more wait in the system's backlog. With the time that one may take
+/// this bounds how many silent connections per second shut honest peers out: about a hundred.
 pub const MAX_HALF_OPEN: usize = 512;
 /// Time a dialler has for its whole handshake, unless the listener is told otherwise.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -230,9 +230,9 @@ fn receive(stream: &Stream, memory: &Memory, at: u64, len_bytes: u64, crc: &mut 
     Ok(received)
 }
 
-/// Sends once, what waits and then straight from memory; tells how much of each went. What went of the memory is added to
-/// `crc` while it is hot: never more than the send buffer takes. (Sending less at once wakes the receiver more often, which
-/// costs more than it saves.)
+/// Sends once, what waits and then straight from memory; tells how much of each went. What went of the memory is added
+/// to `crc` while it is hot: never more than the send buffer takes. (Sending less at once wakes the receiver more
+/// often, which costs more than it saves.)
 fn transmit(
     stream: &Stream,
     waiting: &[u8],
