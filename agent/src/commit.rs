@@ -139,7 +139,7 @@ impl Node {
             .collect();
         let mut withdrawn = Vec::new();
         for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {
-            let (error, dropped) = match answer {
+            let refusal = match answer {
                 Ok(HomeAnswer::Done { .. }) => {
                     let outcome = self.holder().report(step.state);
                     if outcome.degraded {
@@ -148,16 +148,24 @@ impl Node {
                     outcomes.push((step.index, Ok(outcome)));
                     continue;
                 }
-                Ok(other) => (unexpected(&other), self.holder().retract(step.state)),
-                Err(error) if error.code == ErrorCode::Conflict => (error, self.holder().retract(step.state)),
+                Ok(other) => unexpected(&other),
+                Err(error) if error.code == ErrorCode::Conflict => error,
                 // Whether the homes took the seal is not known: one that has asked for the object since may have told
                 // others of it.
-                Err(error) => (error, self.holder().retract_unless_asked(step.state)),
+                Err(error) => {
+                    if self.holder().retract_unless_asked(step.state) {
+                        withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
+                    }
+                    outcomes.push((step.index, Err(error)));
+                    continue;
+                }
             };
-            if dropped {
+            // A home that had the object dropped meanwhile had taken the seal: the put was stored, and then removed.
+            let stored = self.holder().retract(step.state);
+            if stored.is_none() {
                 withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
             }
-            outcomes.push((step.index, Err(error)));
+            outcomes.push((step.index, stored.ok_or(refusal)));
         }
         self.withdraw(withdrawn);
     }

@@ -351,17 +351,18 @@ impl HolderDriver {
         outcome
     }
 
-    /// The homes do not take the seal: the object is dropped.
-    pub(crate) fn retract(&self, unreported: Unreported) -> bool {
-        self.core.lock().retract(unreported);
+    /// The homes do not take the seal: the object is dropped. Answers how the put ended if a home has had the object
+    /// dropped before.
+    pub(crate) fn retract(&self, unreported: Unreported) -> Option<Committed> {
+        let stored = self.core.lock().retract(clock::now(), unreported);
         self.ended.notify_waiters();
-        true
+        stored
     }
 
-    /// The homes have not answered: the object is dropped, unless a home has asked for it meanwhile. Says whether it
-    /// was dropped.
+    /// The homes have not answered: the object is dropped and to be withdrawn, unless a home knows of it. Says whether
+    /// it is to be withdrawn.
     pub(crate) fn retract_unless_asked(&self, unreported: Unreported) -> bool {
-        let dropped = self.core.lock().retract_unless_asked(unreported);
+        let dropped = self.core.lock().retract_unless_asked(clock::now(), unreported);
         self.ended.notify_waiters();
         dropped
     }
@@ -375,10 +376,10 @@ impl HolderDriver {
         } = *question;
         Ok(match kind {
             HolderQuestionKind::Confirm => HolderAnswer::Confirmed {
-                held: self.core.lock().confirm(key_hash, version),
+                held: self.core.lock().confirm(clock::now(), key_hash, version),
             },
             HolderQuestionKind::Drop => {
-                self.core.lock().remove(key_hash, version);
+                self.core.lock().remove(clock::now(), key_hash, version);
                 HolderAnswer::Dropped
             }
         })

@@ -167,11 +167,7 @@ impl<T: SegmentTable> Holder<T> {
             return None;
         }
         Some(if object.is_reported {
-            CommitStep::Done(Committed {
-                outcome: PutOutcome::Stored,
-                version: object.version,
-                degraded: false,
-            })
+            CommitStep::Done(object.stored())
         } else {
             CommitStep::Wait
         })
@@ -273,8 +269,10 @@ impl<T: SegmentTable> Holder<T> {
             checksum: data.checksums.whole,
             fingerprint: data.fingerprint.as_slice().into(),
             sealed_unix_ms,
+            degraded,
             is_reported: false,
         };
+        let outcome = object.stored();
         let region = commit.region;
         let segment = self.segment_of(region);
         segment.write_table(&plan);
@@ -286,11 +284,6 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(older) = self.by_hash.insert(commit.key_hash, region) {
             self.segment_of(older).retire(older);
         }
-        let outcome = Committed {
-            outcome: PutOutcome::Stored,
-            version,
-            degraded,
-        };
         Unreported { commit, outcome }
     }
 
@@ -326,22 +319,25 @@ impl<T: SegmentTable> Holder<T> {
         outcome
     }
 
-    /// The homes do not take the seal: the object is dropped, the put has failed.
-    pub fn retract(&mut self, unreported: Unreported) {
+    /// The homes do not take the seal: the object is dropped, the put has failed. Unless a home has had the object
+    /// dropped before: then it was the key's, and this is how the put ended.
+    pub fn retract(&mut self, now: Time, unreported: Unreported) -> Option<Committed> {
         let Unreported { commit, outcome } = unreported;
-        self.remove(commit.key_hash, outcome.version);
+        if self.drop_object(commit.key_hash, outcome.version) {
+            self.outcomes.forget(commit.put_id, commit.key_hash);
+        }
+        self.outcomes.get(now, commit.put_id, commit.key_hash)
     }
 
     /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home
-    /// has asked for it meanwhile ([`Self::confirm`]). Then it knows of it and may have told others, so the object
-    /// stays, and a retry of the put learns that it is stored. True if it was dropped.
-    pub fn retract_unless_asked(&mut self, unreported: Unreported) -> bool {
-        let is_known = self
-            .record(unreported.commit.region)
-            .and_then(Record::object)
-            .is_some_and(|object| object.is_reported);
+    /// has asked for it or had it dropped meanwhile ([`Self::confirm`], [`Self::remove`]). Then it knows of it and may
+    /// have told others, so the object stays as it is, and a retry of the put learns that it is stored. True if it is
+    /// to be withdrawn.
+    pub fn retract_unless_asked(&mut self, now: Time, unreported: Unreported) -> bool {
+        let Commit { put_id, key_hash, .. } = unreported.commit;
+        let is_known = self.outcomes.get(now, put_id, key_hash).is_some();
         if !is_known {
-            self.retract(unreported);
+            self.drop_object(key_hash, unreported.outcome.version);
         }
         !is_known
     }

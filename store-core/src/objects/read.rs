@@ -2,6 +2,7 @@
 
 use super::region::Record;
 use super::{HoldError, Holder, RegionId, SegmentTable};
+use crate::time::Time;
 use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
 use tenon_protocol::message::{ListEntry, Replica};
 use tenon_protocol::name::{Namespace, ObjectName};
@@ -87,18 +88,36 @@ impl<T: SegmentTable> Holder<T> {
 
     /// A home asks whether exactly this object is here, sealed. If so the home knows of it from now on, whether its
     /// seal was reported or not.
-    pub fn confirm(&mut self, key_hash: KeyHash, version: Version) -> bool {
-        let Some(region) = self.object_of(key_hash, version) else {
-            return false;
-        };
-        if let Some(object) = self.record_mut(region).and_then(Record::object_mut) {
-            object.is_reported = true;
+    pub fn confirm(&mut self, now: Time, key_hash: KeyHash, version: Version) -> bool {
+        let region = self.object_of(key_hash, version);
+        if let Some(region) = region {
+            self.home_knows(now, region);
         }
-        true
+        region.is_some()
     }
 
-    /// Drops exactly this object. False if it is not here. Its descriptor describes nothing when this returns.
-    pub fn remove(&mut self, key_hash: KeyHash, version: Version) -> bool {
+    /// A home has exactly this object dropped, which was the key's until then. False if it is not here. Its descriptor
+    /// describes nothing when this returns.
+    pub fn remove(&mut self, now: Time, key_hash: KeyHash, version: Version) -> bool {
+        if let Some(region) = self.object_of(key_hash, version) {
+            self.home_knows(now, region);
+        }
+        self.drop_object(key_hash, version)
+    }
+
+    /// A home knows of a sealed object, so its put is stored, whatever becomes of the report of the seal: who repeats
+    /// the put is told so, also once the object is gone.
+    fn home_knows(&mut self, now: Time, region: RegionId) {
+        let object = self.record_mut(region).and_then(Record::object_mut);
+        if let Some(object) = object.filter(|object| !object.is_reported) {
+            object.is_reported = true;
+            let (stored, key_hash) = (object.stored(), object.key_hash);
+            self.outcomes.remember(now, stored.version.put_id, key_hash, stored);
+        }
+    }
+
+    /// Drops exactly this object. False if it is not here.
+    pub(super) fn drop_object(&mut self, key_hash: KeyHash, version: Version) -> bool {
         let Some(region) = self.object_of(key_hash, version) else {
             return false;
         };

@@ -8,6 +8,7 @@ use crate::time::Time;
 use std::sync::Arc;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::ids::{Generation, KeyHash, PutId, SegmentId, Slot, Version};
+use tenon_protocol::message::{Committed, PutOutcome};
 use tenon_protocol::name::ObjectName;
 
 /// One use of a region: two uses of the same bytes differ in their generation.
@@ -85,8 +86,21 @@ pub(super) struct Object {
     pub(super) checksum: u64,
     pub(super) fingerprint: Box<[u8]>,
     pub(super) sealed_unix_ms: u64,
+    /// One home decided alone that it is the key's.
+    pub(super) degraded: bool,
     /// Whether a home is known to know of it. Before that the put is not answered.
     pub(super) is_reported: bool,
+}
+
+impl Object {
+    /// How its put ended, or is about to.
+    pub(super) fn stored(&self) -> Committed {
+        Committed {
+            outcome: PutOutcome::Stored,
+            version: self.version,
+            degraded: self.degraded,
+        }
+    }
 }
 
 impl Record {

@@ -91,8 +91,11 @@ fn an_object_is_found_after_its_seal_and_gone_after_its_removal() {
     assert_eq!(tables[0].described().len(), 1);
     assert_eq!(tables[0].described()[0].row.generation, info.replica.generation);
     assert_eq!(holder.account().sealed_bytes, 1024, "occupied bytes are counted");
-    assert!(!holder.remove(hash("k"), version(2)), "another version is not removed");
-    assert!(holder.remove(hash("k"), version(1)));
+    assert!(
+        !holder.remove(Time::ZERO, hash("k"), version(2)),
+        "another version is not removed"
+    );
+    assert!(holder.remove(Time::ZERO, hash("k"), version(1)));
     assert_eq!((holder.lookup(&name("k")), tables[0].described().len()), (None, 0));
     assert_empty(&holder);
 }
@@ -355,7 +358,7 @@ fn a_retry_of_a_stored_put_is_told_so_and_its_second_region_is_freed() {
         assert_eq!((ended[0].region, ended[0].reason), (region, EndReason::NotNeeded));
         assert_eq!(holder.account().reservations, 0);
         assert_eq!(
-            holder.remove(hash("k"), version(1)),
+            holder.remove(Time::ZERO, hash("k"), version(1)),
             !removed,
             "an outcome outlives its object"
         );
@@ -387,7 +390,7 @@ fn a_failed_put_is_not_remembered_and_can_be_tried_again() {
     let verified = verified(&mut holder, 1, "k", 100);
     let unreported = holder.seal(verified, ACCEPTED, 0);
     assert_eq!(unreported.version(), version(1));
-    holder.retract(unreported);
+    assert_eq!(holder.retract(at(0), unreported), None);
     assert_empty(&holder);
     assert!(tables[0].described().is_empty());
     assert_eq!(begin(&mut holder, 1, "k", 100).unwrap_err(), CommitError::UnknownPut);
@@ -401,11 +404,11 @@ fn an_object_whose_report_is_lost_stays_only_if_a_home_has_asked_for_it() {
         reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
         let verified = verified(&mut holder, 1, "k", 100);
         let unreported = holder.seal(verified, ACCEPTED, 0);
-        assert!(!holder.confirm(hash("k"), version(2)));
+        assert!(!holder.confirm(Time::ZERO, hash("k"), version(2)));
         if asked {
-            assert!(holder.confirm(hash("k"), version(1)));
+            assert!(holder.confirm(Time::ZERO, hash("k"), version(1)));
         }
-        assert_eq!(holder.retract_unless_asked(unreported), !asked);
+        assert_eq!(holder.retract_unless_asked(at(0), unreported), !asked);
         assert_eq!(holder.lookup(&name("k")).is_some(), asked);
         let again = holder.begin_commit(at(0), commit_spec(1, "k", 100));
         assert_eq!(
@@ -414,6 +417,60 @@ fn an_object_whose_report_is_lost_stays_only_if_a_home_has_asked_for_it() {
         );
         holder.check_invariants();
     }
+}
+
+#[test]
+fn a_put_whose_object_a_home_has_had_dropped_before_its_report_is_known_to_be_stored() {
+    for degraded in [false, true] {
+        let (mut holder, _) = holder(&[(1 << 20, 4)]);
+        reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+        let verified = verified(&mut holder, 1, "k", 100);
+        let unreported = holder.seal(verified, Accepted { degraded, ..ACCEPTED }, 0);
+        // The homes have the report, its answer is under way, and they remove the object.
+        assert!(holder.remove(at(0), hash("k"), version(1)));
+        let repeated = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+        let CommitStep::Done(repeated) = repeated else {
+            panic!("{repeated:?}")
+        };
+        assert_eq!((repeated.outcome, repeated.version), (PutOutcome::Stored, version(1)));
+        assert_eq!(holder.report(at(0), unreported), repeated);
+        assert_empty(&holder);
+    }
+}
+
+#[test]
+fn a_put_whose_report_comes_to_nothing_is_stored_if_a_home_has_had_its_object_dropped() {
+    for is_refused in [false, true] {
+        let (mut holder, _) = holder(&[(1 << 20, 4)]);
+        reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+        let verified = verified(&mut holder, 1, "k", 100);
+        let unreported = holder.seal(verified, ACCEPTED, 0);
+        assert!(holder.remove(at(0), hash("k"), version(1)));
+        if is_refused {
+            let stored = holder.retract(at(0), unreported).unwrap();
+            assert_eq!((stored.outcome, stored.version), (PutOutcome::Stored, version(1)));
+        } else {
+            assert!(
+                !holder.retract_unless_asked(at(0), unreported),
+                "nothing is to be withdrawn"
+            );
+        }
+        let again = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+        assert!(matches!(again, CommitStep::Done(done) if done.outcome == PutOutcome::Stored));
+        assert_empty(&holder);
+    }
+}
+
+#[test]
+fn an_object_that_the_homes_refuse_after_one_has_asked_for_it_is_dropped_and_its_put_forgotten() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap();
+    let verified = verified(&mut holder, 1, "k", 100);
+    let unreported = holder.seal(verified, ACCEPTED, 0);
+    assert!(holder.confirm(at(0), hash("k"), version(1)));
+    assert_eq!(holder.retract(at(0), unreported), None);
+    assert_eq!(begin(&mut holder, 1, "k", 100).unwrap_err(), CommitError::UnknownPut);
+    assert_empty(&holder);
 }
 
 #[test]
@@ -454,7 +511,7 @@ fn a_removed_object_is_held_until_its_last_reader_is_done() {
         })
         .collect();
     assert_eq!(holds[0].generation(), replica.generation);
-    assert!(holder.remove(hash("k"), version(1)));
+    assert!(holder.remove(Time::ZERO, hash("k"), version(1)));
     assert!(
         tables[0].described().is_empty(),
         "readers elsewhere see it gone at once"

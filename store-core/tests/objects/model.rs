@@ -4,7 +4,7 @@ use crate::fixture::{ALIGNMENT_BYTES, TTL_MS, name, put};
 use std::ops::Range;
 use tenon_protocol::ids::{SegmentId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, PutOutcome, SpaceAccount};
+use tenon_protocol::message::{Committed, SpaceAccount};
 use tenon_store_core::limits::OUTCOME_LIFE_MS;
 use tenon_store_core::objects::{EndReason, HoldError, RegionId};
 
@@ -25,7 +25,7 @@ impl Put {
 pub(crate) enum State {
     Reserved,
     Committing,
-    Sealed { version: Version, is_reported: bool },
+    Sealed { stored: Committed, is_reported: bool },
     Held,
 }
 
@@ -108,9 +108,10 @@ impl Model {
         self.regions.iter().filter(is_reserved).find(|region| region.put == put)
     }
 
-    pub(crate) fn sealed(&self, key: u8) -> Option<(&Region, Version, bool)> {
+    /// The object of a key, how its put ended, and whether a home is known to know it.
+    pub(crate) fn sealed(&self, key: u8) -> Option<(&Region, Committed, bool)> {
         self.regions.iter().find_map(|region| match region.state {
-            State::Sealed { version, is_reported } if region.put.key == key => Some((region, version, is_reported)),
+            State::Sealed { stored, is_reported } if region.put.key == key => Some((region, stored, is_reported)),
             _ => None,
         })
     }
@@ -241,7 +242,11 @@ impl Model {
         self.outcomes.push((self.now_ms + OUTCOME_LIFE_MS, put, outcome));
     }
 
-    fn outcome(&self, put: Put) -> Option<Committed> {
+    pub(crate) fn forget(&mut self, put: Put) {
+        self.outcomes.retain(|(_, of, _)| *of != put);
+    }
+
+    pub(crate) fn outcome(&self, put: Put) -> Option<Committed> {
         let known = |(until_ms, of, _): &&(u64, Put, Committed)| *of == put && *until_ms > self.now_ms;
         self.outcomes.iter().find(known).map(|(.., outcome)| *outcome)
     }
@@ -256,15 +261,11 @@ impl Model {
         }
         let sealed = self
             .sealed(of.key)
-            .filter(|(_, version, _)| version.put_id == put(of.put_id));
+            .filter(|(_, stored, _)| stored.version.put_id == put(of.put_id));
         let known = match (self.outcome(of), sealed) {
             (Some(outcome), _) => Some(outcome),
             (None, Some((_, _, false))) => return ModelStep::Wait,
-            (None, Some((_, version, true))) => Some(Committed {
-                outcome: PutOutcome::Stored,
-                version,
-                degraded: false,
-            }),
+            (None, Some((_, stored, true))) => Some(stored),
             (None, None) => None,
         };
         if let Some(outcome) = known {
@@ -291,11 +292,23 @@ impl Model {
         ModelStep::Verify(region.id, unknown)
     }
 
-    pub(crate) fn seal(&mut self, id: RegionId, version: Version) {
+    /// A home asks for an object, or has it dropped: so it knows of it.
+    pub(crate) fn home_knows(&mut self, id: RegionId) {
+        let region = self.region(id).unwrap();
+        let of = region.put;
+        if let State::Sealed { stored, is_reported } = &mut region.state
+            && !std::mem::replace(is_reported, true)
+        {
+            let stored = *stored;
+            self.remember(of, stored);
+        }
+    }
+
+    pub(crate) fn seal(&mut self, id: RegionId, stored: Committed) {
         let key = self.region(id).unwrap().put.key;
         let older = self.sealed(key).map(|(region, ..)| region.id);
         self.region(id).unwrap().state = State::Sealed {
-            version,
+            stored,
             is_reported: false,
         };
         self.ended.push((id, EndReason::Sealed));
@@ -330,7 +343,7 @@ impl Model {
     /// Keys, lengths and versions in the order of a listing.
     pub(crate) fn listing(&self) -> Vec<(String, u64, Version)> {
         let sealed = self.regions.iter().filter_map(|region| match region.state {
-            State::Sealed { version, .. } => Some((region.put.key_text(), region.len_bytes, version)),
+            State::Sealed { stored, .. } => Some((region.put.key_text(), region.len_bytes, stored.version)),
             _ => None,
         });
         let mut listing: Vec<_> = sealed.collect();

@@ -363,38 +363,41 @@ impl Run {
                     degraded: epoch == 2,
                 };
                 assert_eq!(unreported.version(), outcome.version);
-                self.model.seal(id, outcome.version);
+                self.model.seal(id, outcome);
                 self.commits.push((Token::Unreported(unreported, outcome), id, of));
             }
         }
     }
 
     fn advance_unreported(&mut self, unreported: Unreported, outcome: Committed, id: RegionId, of: Put, how: Advance) {
-        let state = self.model.region(id).map(|region| region.state);
-        let sealed = match state {
-            Some(State::Sealed { is_reported, .. }) => Some(is_reported),
-            _ => None,
-        };
+        let now = self.now();
+        let is_here = self
+            .model
+            .region(id)
+            .is_some_and(|region| matches!(region.state, State::Sealed { .. }));
+        let known = self.model.outcome(of);
         match how {
             Advance::Abandon | Advance::DamagedPiece => {
-                self.holder.retract(unreported);
-                if sealed.is_some() {
+                assert_eq!(self.holder.retract(now, unreported), known.filter(|_| !is_here));
+                if is_here {
+                    self.model.forget(of);
                     self.model.give_up(id, None);
                 }
             }
             Advance::Unanswered => {
-                assert_eq!(self.holder.retract_unless_asked(unreported), sealed != Some(true));
-                if sealed == Some(false) {
+                assert_eq!(self.holder.retract_unless_asked(now, unreported), known.is_none());
+                if is_here && known.is_none() {
                     self.model.give_up(id, None);
                 }
             }
             Advance::Well { .. } | Advance::Yield { .. } => {
-                let now = self.now();
                 assert_eq!(self.holder.report(now, unreported), outcome);
-                self.model.remember(of, outcome);
-                if let Some(region) = self.model.region(id).filter(|_| sealed.is_some()) {
-                    let (version, is_reported) = (outcome.version, true);
-                    region.state = State::Sealed { version, is_reported };
+                if known.is_none() {
+                    self.model.remember(of, outcome);
+                }
+                if let Some(region) = self.model.region(id).filter(|_| is_here) {
+                    let (stored, is_reported) = (outcome, true);
+                    region.state = State::Sealed { stored, is_reported };
                 }
             }
         }
@@ -455,25 +458,25 @@ impl Run {
     }
 
     fn sealed_as(&self, key: u8, put_id: u8) -> Option<(RegionId, Version)> {
-        let (region, version, _) = self.model.sealed(key)?;
-        (version.put_id == put(put_id)).then_some((region.id, version))
+        let (region, stored, _) = self.model.sealed(key)?;
+        (stored.version.put_id == put(put_id)).then_some((region.id, stored.version))
     }
 
     fn confirm(&mut self, key: u8, put_id: u8) {
         let sealed = self.sealed_as(key, put_id);
         let asked = sealed.map_or(version(1, put_id), |(_, version)| version);
-        assert_eq!(self.holder.confirm(hash(key), asked), sealed.is_some());
-        if let Some((id, version)) = sealed {
-            let is_reported = true;
-            self.model.region(id).unwrap().state = State::Sealed { version, is_reported };
+        assert_eq!(self.holder.confirm(self.now(), hash(key), asked), sealed.is_some());
+        if let Some((id, _)) = sealed {
+            self.model.home_knows(id);
         }
     }
 
     fn remove(&mut self, key: u8, put_id: u8) {
         let sealed = self.sealed_as(key, put_id);
         let asked = sealed.map_or(version(1, put_id), |(_, version)| version);
-        assert_eq!(self.holder.remove(hash(key), asked), sealed.is_some());
+        assert_eq!(self.holder.remove(self.now(), hash(key), asked), sealed.is_some());
         if let Some((id, _)) = sealed {
+            self.model.home_knows(id);
             self.model.give_up(id, None);
         }
     }
@@ -510,7 +513,7 @@ impl Run {
             let sealed = self
                 .model
                 .sealed(key)
-                .map(|(region, version, _)| (version, region.id.generation));
+                .map(|(region, stored, _)| (stored.version, region.id.generation));
             assert_eq!(info, sealed);
         }
         let described: usize = self.tables.iter().map(|table| table.described().len()).sum();
