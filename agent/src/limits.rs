@@ -50,6 +50,8 @@ pub const HTTP_CALLS_MAX: usize = 64;
 pub const HTTP_MESSAGE_LEN_BYTES_MAX: usize = MESSAGE_LEN_BYTES_MAX;
 /// Longest request line and header fields together.
 pub const HTTP_HEAD_LEN_BYTES_MAX: usize = 16 << 10;
+/// Most header fields: the HTTP library takes no more.
+pub const HTTP_HEAD_FIELDS_MAX: usize = 100;
 /// A connection without a request under way is closed after this long: it also bounds how long a head may take to
 /// arrive.
 pub const HTTP_IDLE_MS_MAX: u64 = 10_000;

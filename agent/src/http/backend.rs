@@ -28,7 +28,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Option<Box<dyn ObjectSource>>, ServiceError>>;
 
-    /// Reserves room for an object of exactly `len_bytes`.
+    /// Reserves room for an object of exactly `len_bytes`. The deadline is that of the whole put.
     fn put<'a>(
         &'a self,
         name: &'a ObjectName,
@@ -69,9 +69,6 @@ pub(crate) trait ObjectSource: Send {
 
 /// An object being put. Dropping it before [`ObjectSink::finish`] gives the reservation back.
 pub(crate) trait ObjectSink: Send {
-    /// Moves the deadline of the whole put.
-    fn set_deadline(&mut self, deadline: Instant);
-
     /// Takes the next bytes; waits while too much is under way.
     fn write(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), ServiceError>>;
 

@@ -58,14 +58,13 @@ impl Incoming {
         self.announced_bytes.unwrap_or(0).saturating_sub(self.received_bytes)
     }
 
-    /// The next bytes, at least one; `None` after the last that was announced. Without a deadline, a sender may be slow
+    /// The next bytes, at least one; `None` after the last that was announced. A sender may be slow until the deadline,
     /// but not stop.
-    pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Bytes>, ApiError> {
+    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Bytes>, ApiError> {
         loop {
             let stalled = Instant::now() + Duration::from_millis(HTTP_STALL_MS_MAX);
-            let deadline = deadline.map_or(stalled, |deadline| deadline.min(stalled));
-            match timeout_at(deadline, self.stream.next()).await {
-                Err(_) => return Err(Self::late(deadline == stalled)),
+            match timeout_at(deadline.min(stalled), self.stream.next()).await {
+                Err(_) => return Err(self.late(stalled < deadline)),
                 Ok(Some(Ok(bytes))) if bytes.is_empty() => {}
                 Ok(Some(Ok(bytes))) => {
                     self.received_bytes += bytes.len() as u64;
@@ -78,13 +77,16 @@ impl Incoming {
         }
     }
 
-    fn late(stalled: bool) -> ApiError {
+    fn late(&self, stalled: bool) -> ApiError {
         let error = match stalled {
             true => ApiError::new(
                 ErrorCode::DeadlineExceeded,
                 format!("no byte of the body came for {HTTP_STALL_MS_MAX} ms"),
             ),
-            false => ApiError::deadline("the body was read"),
+            false => ApiError::deadline(&format!(
+                "the body was read, of which {} bytes had come",
+                self.received_bytes
+            )),
         };
         error.with_status(StatusCode::REQUEST_TIMEOUT)
     }
@@ -110,7 +112,7 @@ impl Incoming {
         };
         check(self.announced_bytes.unwrap_or(0))?;
         let mut whole = BytesMut::new();
-        while let Some(bytes) = self.next(Some(deadline)).await? {
+        while let Some(bytes) = self.next(deadline).await? {
             check(self.received_bytes)?;
             whole.extend_from_slice(&bytes);
         }
@@ -147,8 +149,8 @@ mod tests {
         Incoming::new(Body::from_stream(stream::iter(chunks)), &headers)
     }
 
-    fn soon() -> Option<Instant> {
-        Some(Instant::now() + Duration::from_secs(60))
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
     }
 
     #[tokio::test]
@@ -167,28 +169,25 @@ mod tests {
         let endless = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         let mut body = Incoming::new(endless, &HeaderMap::new());
         let start = Instant::now();
-        let error = body.next(None).await.unwrap_err();
+        let error = body.next(start + Duration::from_secs(60)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
         assert_eq!(start.elapsed().as_millis(), u128::from(HTTP_STALL_MS_MAX));
-        let error = body.next(Some(start)).await.unwrap_err();
+        let error = body.next(start).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
     }
 
     #[tokio::test]
     async fn messages_have_a_longest() {
-        assert_eq!(
-            incoming(&["{}", " "], None).message(soon().unwrap()).await.unwrap(),
-            "{} "
-        );
+        assert_eq!(incoming(&["{}", " "], None).message(soon()).await.unwrap(), "{} ");
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, (HTTP_MESSAGE_LEN_BYTES_MAX + 1).into());
-        let announced = Incoming::new(Body::empty(), &headers).message(soon().unwrap()).await;
+        let announced = Incoming::new(Body::empty(), &headers).message(soon()).await;
         assert_eq!(announced.unwrap_err().code(), ErrorCode::InvalidArgument);
         let chunk = Bytes::from(vec![b' '; 1 << 20]);
         let chunks = stream::repeat(Ok::<_, Infallible>(chunk));
         let mut endless = Incoming::new(Body::from_stream(chunks), &HeaderMap::new());
         assert_eq!(
-            endless.message(soon().unwrap()).await.unwrap_err().code(),
+            endless.message(soon()).await.unwrap_err().code(),
             ErrorCode::InvalidArgument
         );
     }

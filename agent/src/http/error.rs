@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde::Serialize;
 use tenon_protocol::error::{ErrorCode, NoSpace, ServiceError};
 use tenon_protocol::ids::NodeId;
@@ -55,6 +56,21 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// The bytes of an answer on a connection that ends with it.
+    pub(super) fn into_last_answer(self) -> Bytes {
+        let Parts { status, error, .. } = *self.0;
+        tracing::debug!(%error, "bytes that are no HTTP request were refused");
+        let body = serde_json::to_string(&ErrorBody::from(&error)).expect("an error is JSON");
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nx-content-type-options: nosniff\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        answer.into()
+    }
+}
+
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
         Self(Box::new(Parts {
@@ -79,10 +95,7 @@ impl IntoResponse for ApiError {
             ErrorCode::FailedRead => tracing::warn!(%error, "an object could not be read"),
             _ => tracing::debug!(%error, "an HTTP request was refused"),
         }
-        let body = ErrorBody {
-            error: ErrorObject::from(&error),
-        };
-        let mut response = (status, Json(body)).into_response();
+        let mut response = (status, Json(ErrorBody::from(&error))).into_response();
         if let Some((name, value)) = header {
             response.headers_mut().insert(name, value);
         }
@@ -94,6 +107,12 @@ impl IntoResponse for ApiError {
 #[derive(Debug, Serialize)]
 struct ErrorBody<'a> {
     error: ErrorObject<'a>,
+}
+
+impl<'a> From<&'a ServiceError> for ErrorBody<'a> {
+    fn from(error: &'a ServiceError) -> Self {
+        Self { error: error.into() }
+    }
 }
 
 /// What an error says, alone in a body or for one item of a batch.

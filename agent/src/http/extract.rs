@@ -41,44 +41,33 @@ pub(super) struct TimeLimit {
     timeout_ms: Option<u64>,
 }
 
-/// When a request must have been answered: the caller's wish, or the default for the bytes that it moves.
+/// When a request must have been answered: the caller's wish, or the default for the bytes that it moves. Time that is
+/// spent waiting counts.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Patience {
-    /// The caller said so.
-    Until(Instant),
-    /// The caller said nothing: as long as bytes move, more time is allowed.
-    Default,
+pub(super) struct Patience {
+    asked_at: Instant,
+    wish: Option<Instant>,
 }
 
 impl Patience {
-    /// What `timeout_ms` in the query asks for.
+    /// What `timeout_ms` in the query asks for, from now on.
     pub(super) fn new(timeout_ms: Option<u64>) -> Result<Self, ApiError> {
-        match timeout_ms {
-            None => Ok(Self::Default),
-            Some(timeout_ms @ 1..=CALL_TIMEOUT_MS_MAX) => {
-                Ok(Self::Until(Instant::now() + Duration::from_millis(timeout_ms)))
-            }
+        let asked_at = Instant::now();
+        let wish = match timeout_ms {
+            None => None,
+            Some(timeout_ms @ 1..=CALL_TIMEOUT_MS_MAX) => Some(asked_at + Duration::from_millis(timeout_ms)),
             Some(timeout_ms) => {
                 let message = format!("timeout_ms is {timeout_ms}: 1 to {CALL_TIMEOUT_MS_MAX} are allowed");
-                Err(ApiError::new(ErrorCode::InvalidArgument, message))
+                return Err(ApiError::new(ErrorCode::InvalidArgument, message));
             }
-        }
+        };
+        Ok(Self { asked_at, wish })
     }
 
-    /// The end of all waiting, if the caller set one.
-    pub(super) fn limit(self) -> Option<Instant> {
-        match self {
-            Self::Until(deadline) => Some(deadline),
-            Self::Default => None,
-        }
-    }
-
-    /// The deadline of moving so many bytes from now on.
+    /// The deadline of a request that moves so many bytes.
     pub(super) fn deadline(self, len_bytes: u64) -> Instant {
-        match self {
-            Self::Until(deadline) => deadline,
-            Self::Default => default_deadline(len_bytes),
-        }
+        self.wish
+            .unwrap_or_else(|| default_deadline(len_bytes) - self.asked_at.elapsed())
     }
 }
 
@@ -180,12 +169,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_without_a_wish_gets_time_for_its_bytes() {
+    async fn a_caller_without_a_wish_gets_time_for_its_bytes_once() {
         let now = Instant::now();
-        let default = Patience::new(None).unwrap();
+        let (default, asked) = (Patience::new(None).unwrap(), Patience::new(Some(250)).unwrap());
+        // Asking later gives no more time.
+        tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(default.deadline(0) - now, Duration::from_secs(5));
         assert_eq!(default.deadline(80 << 20) - now, Duration::from_secs(15));
-        let asked = Patience::new(Some(250)).unwrap();
         assert_eq!(asked.deadline(80 << 20) - now, Duration::from_millis(250));
     }
 }

@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
+use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{ALLOW, CONTENT_LENGTH, HOST, ORIGIN, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tenon_client::default_deadline;
 use tenon_protocol::error::ErrorCode;
 use tokio::time::Instant;
 
@@ -39,7 +41,7 @@ pub(super) async fn guard(
             error.into_response()
         }
     };
-    connection.handled();
+    connection.handled(default_deadline(response.body().size_hint().lower()));
     let status = response.status().as_u16();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     front.metrics.http_answered(route, method, status, started.elapsed());
@@ -73,8 +75,18 @@ fn check(request: &Request) -> Result<(), ApiError> {
         let error = ApiError::new(ErrorCode::InvalidArgument, message);
         return Err(error.with_status(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
     }
+    check_single_host(request.headers())?;
     check_host(request.uri(), request.headers())?;
     check_origin(request.method(), request.headers())
+}
+
+/// Of two hosts, some programs take the first and some the last.
+fn check_single_host(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get_all(HOST).iter().count() > 1 {
+        let message = "the request has more than one Host";
+        return Err(ApiError::new(ErrorCode::MalformedRequest, message));
+    }
+    Ok(())
 }
 
 /// A page of another site can make a browser send requests here under a name that it controls and that resolves to this
@@ -145,15 +157,17 @@ pub(super) async fn no_route(request: Request) -> ApiError {
 }
 
 /// What has no such method.
-pub(super) async fn no_method(request: Request) -> ApiError {
+pub(super) async fn no_method(path: MatchedPath, request: Request) -> ApiError {
     let (parts, incoming) = Incoming::of(request);
     incoming.discard();
+    let allowed = routes::allowed_methods(path.as_str());
     let message = format!(
         "{} has no {}; /openapi.json says what it has",
         parts.uri.path(),
         parts.method
     );
-    ApiError::new(ErrorCode::MalformedRequest, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
+    let error = ApiError::new(ErrorCode::MalformedRequest, message).with_status(StatusCode::METHOD_NOT_ALLOWED);
+    error.with_header(ALLOW, allowed)
 }
 
 #[cfg(test)]

@@ -18,8 +18,10 @@ mod health;
 pub(crate) mod node;
 mod objects;
 mod path;
+mod progress;
 mod puts;
 mod range;
+mod refusal;
 mod routes;
 #[cfg(test)]
 mod tests;

@@ -158,10 +158,6 @@ impl ObjectSource for ObjectReader {
 }
 
 impl ObjectSink for PutStream {
-    fn set_deadline(&mut self, deadline: Instant) {
-        Self::set_deadline(self, deadline);
-    }
-
     fn write(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), ServiceError>> {
         Box::pin(async move { Self::write(self, bytes).await.map_err(service_error) })
     }

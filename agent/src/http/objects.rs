@@ -20,7 +20,7 @@ use tenon_protocol::ids::{NodeId, PutId};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{Committed, KeysRequest, PutOutcome, Reply, Request as ServiceRequest};
 use tenon_protocol::name::ObjectName;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::Front;
 use super::backend::{ObjectSink, ObjectSource};
@@ -82,11 +82,9 @@ async fn store(
         put_id: asked.put_id,
         ..PutOptions::default()
     };
-    let reserved = front
-        .backend
-        .put(&name, len_bytes, &options, patience.deadline(len_bytes));
-    let mut sink = reserved.await?;
-    let filled = fill(front, &mut *sink, incoming, patience, len_bytes).await;
+    let deadline = patience.deadline(len_bytes);
+    let mut sink = front.backend.put(&name, len_bytes, &options, deadline).await?;
+    let filled = fill(front, &mut *sink, incoming, deadline).await;
     match filled.and_then(|()| refuse_surplus(connection)) {
         Ok(()) => Ok(sink.finish().await?),
         Err(error) => {
@@ -100,12 +98,10 @@ async fn fill(
     front: &Front,
     sink: &mut dyn ObjectSink,
     incoming: &mut Incoming,
-    patience: Patience,
-    len_bytes: u64,
+    deadline: Instant,
 ) -> Result<(), ApiError> {
-    while let Some(bytes) = incoming.next(patience.limit()).await? {
+    while let Some(bytes) = incoming.next(deadline).await? {
         front.metrics.received(metrics::Place::Http, bytes.len() as u64);
-        sink.set_deadline(patience.deadline(len_bytes));
         sink.write(bytes).await?;
     }
     Ok(())
@@ -130,7 +126,7 @@ pub(super) async fn get(
 ) -> Result<Response, ApiError> {
     let name = path::object_name(&uri)?;
     let patience = limit.patience()?;
-    let permit = front.admit_transfer(patience.deadline(0)).await?;
+    let place = front.admit_transfer(patience.deadline(0)).await?;
     let source = open(&front, &name, patience).await.inspect_err(|error| {
         front.metrics.got(ReadOutcome::of_error(error.code()));
     })?;
@@ -150,7 +146,9 @@ pub(super) async fn get(
         }
     };
     answer_headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
-    let mut delivery = Delivery::new(source, range, patience, &front.metrics, permit, connection.streaming());
+    let deadline = patience.deadline(range.end - range.start);
+    let under_way = connection.streaming(deadline, place);
+    let mut delivery = Delivery::new(source, range, deadline, &front.metrics, under_way);
     // An object that cannot be read at all is an error with a name; only what breaks later breaks the connection.
     let first = delivery.next().await?;
     Ok((status, answer_headers, delivery.into_body(first)).into_response())
@@ -231,10 +229,9 @@ fn wanted(info: &ObjectInfo, headers: &HeaderMap) -> Wanted {
 struct Delivery {
     source: Box<dyn ObjectSource>,
     range: Range<u64>,
-    patience: Patience,
+    deadline: Instant,
     metrics: Arc<Metrics>,
     failed: Option<ErrorCode>,
-    _permit: OwnedSemaphorePermit,
     _under_way: UnderWay,
 }
 
@@ -242,19 +239,17 @@ impl Delivery {
     fn new(
         mut source: Box<dyn ObjectSource>,
         range: Range<u64>,
-        patience: Patience,
+        deadline: Instant,
         metrics: &Arc<Metrics>,
-        permit: OwnedSemaphorePermit,
         under_way: UnderWay,
     ) -> Self {
         source.read_ahead_until(range.end.div_ceil(PIECE_BYTES));
         Self {
             source,
             range,
-            patience,
+            deadline,
             metrics: Arc::clone(metrics),
             failed: None,
-            _permit: permit,
             _under_way: under_way,
         }
     }
@@ -262,8 +257,7 @@ impl Delivery {
     /// The next bytes, at most a piece.
     async fn next(&mut self) -> Result<Bytes, ServiceError> {
         let piece = self.range.start / PIECE_BYTES;
-        let deadline = self.patience.deadline(PIECE_BYTES);
-        let bytes = match self.source.read_piece(piece, deadline).await {
+        let bytes = match self.source.read_piece(piece, self.deadline).await {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.failed = Some(error.code);

@@ -278,12 +278,13 @@ async fn write(
     let (object_bytes, regions) = front.puts.regions(&key)?;
     check_part(asked.offset, len_bytes, object_bytes)?;
     let _permit = front.admit_transfer(patience.deadline(0)).await?;
+    let deadline = patience.deadline(len_bytes);
     let mut left_over = bytes::Bytes::new();
     let end = asked.offset + len_bytes;
     for piece in asked.offset / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
         let piece_bytes = piece_len_bytes(object_bytes, piece);
-        let slice = gather(front, incoming, &mut left_over, piece_bytes, patience).await?;
-        let (sum, deadline) = (slice.crc64(), patience.deadline(piece_bytes));
+        let slice = gather(front, incoming, &mut left_over, piece_bytes, deadline).await?;
+        let sum = slice.crc64();
         let writes = regions.iter().map(|region| {
             let to = (&region.holder, region.write_key);
             front.backend.write(to.0, to.1, piece, slice.clone(), deadline)
@@ -321,13 +322,13 @@ async fn gather(
     incoming: &mut Incoming,
     left_over: &mut bytes::Bytes,
     piece_bytes: u64,
-    patience: Patience,
+    deadline: Instant,
 ) -> Result<Slice, ApiError> {
     let piece_bytes = usize::try_from(piece_bytes).expect("a piece fits in memory");
     let mut piece = Vec::with_capacity(piece_bytes);
     while piece.len() < piece_bytes {
         if left_over.is_empty() {
-            let next = incoming.next(patience.limit()).await?;
+            let next = incoming.next(deadline).await?;
             *left_over = next.ok_or_else(|| ApiError::new(ErrorCode::LengthMismatch, "the body is too short"))?;
             front.metrics.received(metrics::Place::Http, left_over.len() as u64);
         }

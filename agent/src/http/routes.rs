@@ -3,7 +3,7 @@
 
 use axum::Router;
 use axum::handler::Handler;
-use axum::http::Method;
+use axum::http::{HeaderValue, Method};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::{Front, calls, guard, health, objects, puts};
@@ -75,6 +75,17 @@ pub(super) fn router(front: Front) -> Router {
         .method_not_allowed_fallback(guard::no_method)
         .layer(axum::middleware::from_fn_with_state(front.clone(), guard::guard))
         .with_state(front)
+}
+
+/// The methods of a path of the table, for `Allow`.
+pub(super) fn allowed_methods(path: &str) -> HeaderValue {
+    let of_path = table().into_iter().filter(|route| route.path == path);
+    let mut methods: Vec<&str> = of_path.map(|route| route.method).collect();
+    // What has `GET` has `HEAD`, whether or not it stands in the table.
+    if methods.contains(&"GET") && !methods.contains(&"HEAD") {
+        methods.push("HEAD");
+    }
+    HeaderValue::from_str(&methods.join(", ")).expect("methods are words")
 }
 
 /// A method as a label: those that no route has share one.

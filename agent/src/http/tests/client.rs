@@ -15,7 +15,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
         let mut rest = bytes;
         loop {
             let end = rest.windows(4).position(|window| window == b"\r\n\r\n");

@@ -44,35 +44,17 @@ async fn what_leads_nowhere_is_an_error_of_its_own_kind() {
                 .expect_error(400, "invalid_name");
         }
     }
-    for (method, path) in [
-        ("POST", "/v1/objects/a"),
-        ("DELETE", "/v1/nodes"),
-        ("GET", "/v1/reserve"),
-        ("BREW", "/livez"),
+    for (method, path, allowed) in [
+        ("POST", "/v1/objects/a", "GET, HEAD, PUT, DELETE"),
+        ("POST", "/v1/namespaces/n/objects/a/b", "GET, HEAD, PUT, DELETE"),
+        ("DELETE", "/v1/nodes", "GET, HEAD"),
+        ("GET", "/v1/reserve", "POST"),
+        ("BREW", "/livez", "GET, HEAD"),
     ] {
         let refused = front.ask(method, path, &[], b"").await;
         refused.expect_error(405, "malformed_request");
-        assert!(refused.header("allow").is_some(), "{method} {path}");
+        assert_eq!(refused.header("allow"), Some(allowed), "{method} {path}");
     }
-}
-
-#[tokio::test]
-async fn heads_have_a_longest() {
-    let front = Served::start().await;
-    let long = "x".repeat(20_000);
-    front
-        .get(&format!("/v1/objects/{long}"))
-        .await
-        .expect_error(431, "invalid_argument");
-    front
-        .ask("GET", "/livez", &[("X-Long", &long)], b"")
-        .await
-        .expect_error(431, "invalid_argument");
-    let key = "%C3%A9".repeat(512);
-    front
-        .get(&format!("/v1/objects/{key}"))
-        .await
-        .expect_error(404, "not_found");
 }
 
 #[tokio::test]
@@ -160,7 +142,7 @@ async fn a_body_that_stops_coming_ends_the_put() {
     let mut stream = TcpStream::connect(front.address).await.unwrap();
     let headers = [("Content-Length", "10")];
     stream
-        .write_all(&request("PUT", "/v1/objects/a", &headers, b"half "))
+        .write_all(&request("PUT", "/v1/objects/a?timeout_ms=60000", &headers, b"half "))
         .await
         .unwrap();
     let mut received = Vec::new();

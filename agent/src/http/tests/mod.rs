@@ -2,7 +2,9 @@
 
 mod calls;
 mod client;
+mod deadlines;
 mod edges;
+mod heads;
 mod node;
 mod objects;
 

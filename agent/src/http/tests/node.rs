@@ -49,9 +49,15 @@ pub(super) struct FakeNode {
     pub(super) written: Mutex<Vec<(RemoteKey, u64, Vec<u8>)>>,
     pub(super) pieces_read: Arc<AtomicUsize>,
     open_puts: Arc<AtomicUsize>,
+    /// Each object being read has a reference to it.
+    open_sources: Arc<()>,
 }
 
 impl FakeNode {
+    pub(super) fn open_sources(&self) -> usize {
+        Arc::strong_count(&self.open_sources) - 1
+    }
+
     pub(super) fn open_puts(&self) -> usize {
         self.open_puts.load(Ordering::SeqCst)
     }
@@ -115,6 +121,7 @@ impl Backend for FakeNode {
             piece_end: u64::MAX,
             fault: self.faults.lock().piece.clone(),
             pieces_read: Arc::clone(&self.pieces_read),
+            _open: Arc::clone(&self.open_sources),
         });
         Box::pin(async move { Ok(source.map(|source| Box::new(source) as _)) })
     }
@@ -170,6 +177,7 @@ struct FakeSource {
     piece_end: u64,
     fault: Option<(u64, ServiceError)>,
     pieces_read: Arc<AtomicUsize>,
+    _open: Arc<()>,
 }
 
 impl ObjectSource for FakeSource {
@@ -211,8 +219,6 @@ impl Drop for FakeSink {
 }
 
 impl ObjectSink for FakeSink {
-    fn set_deadline(&mut self, _deadline: Instant) {}
-
     fn write(&mut self, bytes: Bytes) -> BoxFuture<'_, Result<(), ServiceError>> {
         self.bytes.extend_from_slice(&bytes);
         Box::pin(async { Ok(()) })
