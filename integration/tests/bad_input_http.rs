@@ -178,11 +178,59 @@ fn bytes_that_are_not_http_end_their_connection_alone() {
     for garbage in [
         &b"\0\0\0\0\r\n\r\n"[..],
         b"GET\r\n\r\n",
-        b"TENONLNK\x01\0\x01\0",
+        b"TENONLNK\x01\0\x01\0\r\n\r\n",
         &[0xff; 70_000],
     ] {
         let answer = cluster[0].http().raw(garbage);
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 4"), "{garbage:?}: {answer}");
+        assert!(
+            ["malformed_request", "invalid_argument"].contains(&code_in(&answer).as_str()),
+            "{answer}"
+        );
+    }
+    assert_unharmed(&cluster);
+}
+
+#[test]
+fn heads_that_cannot_be_read_are_refused_with_a_code() {
+    let cluster = Cluster::start(2);
+    let head =
+        |fields: &str| format!("PUT /v1/objects/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n");
+    let heads = [
+        (
+            head("Content-Length: 5\r\nContent-Length: 6\r\n"),
+            400,
+            "malformed_request",
+        ),
+        (head("Content-Length: five\r\n"), 400, "malformed_request"),
+        (
+            head("Content-Length: 18446744073709551615\r\n"),
+            413,
+            "invalid_argument",
+        ),
+        (
+            head("Content-Length: 5\r\nHost: evil.example\r\n"),
+            400,
+            "malformed_request",
+        ),
+        (head("Content-Length: 5\r\nBad Name: x\r\n"), 400, "malformed_request"),
+        (head(&"X: y\r\n".repeat(200)), 431, "invalid_argument"),
+        (
+            head(&format!("X: {}\r\n", "y".repeat(100_000))),
+            431,
+            "invalid_argument",
+        ),
+        (
+            head("").replace("/v1/objects/x", "/v1/objects/\u{1}"),
+            400,
+            "malformed_request",
+        ),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 505, "malformed_request"),
+    ];
+    for (head, status, code) in heads {
+        let answer = cluster[0].http().raw(head.as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert_eq!(code_in(&answer), code, "{answer}");
     }
     assert_unharmed(&cluster);
 }
