@@ -224,7 +224,7 @@ impl Connection {
 
     /// The library says something: whether it refuses a head, which is then refused in better words.
     fn is_refused(&mut self, library_says: &[u8]) -> bool {
-        if self.refusal.is_none() && self.progress.lock().has_head_only() {
+        if self.refusal.is_none() && self.progress.lock().may_be_refused() {
             self.refusal = Refusal::in_place_of(library_says);
         }
         self.refusal.is_some()

@@ -13,6 +13,7 @@ use tenon_protocol::error::ErrorCode;
 use tokio::time::Instant;
 
 use super::error::ApiError;
+use super::path;
 use crate::limits::CALL_TIMEOUT_MS_MAX;
 
 /// A query string as a struct. Its type refuses unknown keys.
@@ -29,6 +30,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
 /// The query string of a request that is taken apart by hand.
 pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    // The library would put other text in the place of what cannot be decoded, and so name other objects.
+    path::percent_decoded(uri.query().unwrap_or_default())
+        .map_err(|reason| ApiError::new(ErrorCode::InvalidArgument, format!("the query {reason}")))?;
     axum::extract::Query::try_from_uri(uri)
         .map(|query| query.0)
         .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, error.body_text()))
@@ -156,6 +160,8 @@ mod tests {
             "/?timeout_ms=x",
             "/?timeout_ms=-1",
             "/?timeout_ms=1&timeout_ms=2",
+            "/?timeout_ms=1%",
+            "/?timeout_ms=%FF",
         ] {
             let error = query::<TimeLimit>(&Uri::from_static(path)).unwrap_err();
             assert_eq!(error.code(), ErrorCode::InvalidArgument, "{path}");

@@ -55,20 +55,23 @@ fn after_namespace(uri: &Uri) -> Result<(Namespace, &str), ApiError> {
 }
 
 fn decode(what: &str, encoded: &str) -> Result<String, ApiError> {
-    let refuse = |reason: &str| ApiError::new(ErrorCode::InvalidName, format!("the {what} in the path {reason}"));
+    percent_decoded(encoded)
+        .map_err(|reason| ApiError::new(ErrorCode::InvalidName, format!("the {what} in the path {reason}")))
+}
+
+/// What percent-encoded text says, or why it says nothing.
+pub(super) fn percent_decoded(encoded: &str) -> Result<String, &'static str> {
     let mut parts = encoded.split('%');
     let escapes_are_whole = parts.next().is_some_and(|_| {
         parts.all(|part| part.len() >= 2 && part.bytes().take(2).all(|digit| digit.is_ascii_hexdigit()))
     });
     if !escapes_are_whole {
-        return Err(refuse(
-            "has a % that is not followed by two hexadecimal digits; a % itself is written %25",
-        ));
+        return Err("has a % that is not followed by two hexadecimal digits; a % itself is written %25");
     }
     percent_decode_str(encoded)
         .decode_utf8()
         .map(std::borrow::Cow::into_owned)
-        .map_err(|_| refuse("is not UTF-8 once its percent-encoding is taken away"))
+        .map_err(|_| "is not UTF-8 once its percent-encoding is taken away")
 }
 
 #[cfg(test)]

@@ -154,13 +154,13 @@ impl Progress {
         }
     }
 
-    /// Whether some of a head has come that no handler has seen, and nothing else is under way. If the library says
+    /// Whether some of a head may have come that no handler has seen, and nothing else is under way. If the library says
     /// something now, it has refused that head.
-    pub(super) fn has_head_only(&self) -> bool {
+    pub(super) fn may_be_refused(&self) -> bool {
         let has_begun = match self.head {
             Head::Expected { from, .. } => self.received_bytes > from,
-            Head::Ended { .. } => true,
-            Head::Faulty(_) | Head::Unknown => false,
+            Head::Ended { .. } | Head::Unknown => true,
+            Head::Faulty(_) => false,
         };
         has_begun && self.is_quiet()
     }
@@ -342,7 +342,7 @@ mod tests {
         let mut progress = Progress::new();
         let (own, default) = (Instant::now(), Instant::now() + Duration::from_secs(1));
         progress.received(b"GET / HTTP/1.1\r\n\r\n");
-        assert!(progress.has_head_only());
+        assert!(progress.may_be_refused());
         progress.begin(Some(0));
         let places = Arc::new(Semaphore::new(1));
         progress.streaming(own, Arc::clone(&places).try_acquire_owned().unwrap());
@@ -356,7 +356,7 @@ mod tests {
         progress.flushed();
         assert_eq!((progress.answer_by(), progress.quiet_since()), (None, Some(own)));
         assert_eq!(places.available_permits(), 1);
-        assert!(!progress.has_head_only());
+        assert!(!progress.may_be_refused());
         progress.received(b"GET / HTTP/1.1\r\n\r\n");
         progress.begin(Some(0));
         progress.handled(default);

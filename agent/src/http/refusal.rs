@@ -63,7 +63,7 @@ impl Refusal {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some(Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 ErrorCode::InvalidArgument,
-                "Content-Length is larger than any body can be",
+                "Content-Length is larger than any body can be (or, behind another request, the head is too long)",
             )),
             status if status.is_client_error() => Some(Self::new(
                 status,

@@ -238,7 +238,14 @@ async fn listings_take_prefix_cursor_and_limit() {
         ),
         ("n", "a/b", Some("a/b c"), 7)
     );
-    for query in ["limit=x", "limit=-1", "pefix=a", "limit=4294967296"] {
+    for query in [
+        "limit=x",
+        "limit=-1",
+        "pefix=a",
+        "limit=4294967296",
+        "prefix=%FF",
+        "after=a%",
+    ] {
         front
             .get(&format!("/v1/objects?{query}"))
             .await
