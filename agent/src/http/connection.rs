@@ -261,6 +261,10 @@ impl Connection {
     }
 }
 
+fn bad_head() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the head of a request was refused")
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -270,7 +274,7 @@ impl AsyncRead for Connection {
         loop {
             if self.refusal.is_some() {
                 ready!(self.poll_refuse(context))?;
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the head was refused")));
+                return Poll::Ready(Err(bad_head()));
             }
             match self.stream.poll_read_ready(context) {
                 Poll::Ready(Ok(())) => {}
@@ -293,6 +297,10 @@ impl AsyncRead for Connection {
                     let Some(fault) = progress.fault() else {
                         return Poll::Ready(Ok(()));
                     };
+                    // Words would be taken for a part of the answer under way.
+                    if progress.quiet_since().is_none() {
+                        return Poll::Ready(Err(bad_head()));
+                    }
                     drop(progress);
                     buffer.set_filled(filled);
                     self.refusal = Some(Refusal::of(fault));

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use super::Served;
-use super::client::{answer, request, send};
+use super::client::{Answer, answer, request, send};
+use super::{Served, payload};
 use crate::limits::{HTTP_HEAD_FIELDS_MAX, HTTP_IDLE_MS_MAX};
 
 #[tokio::test]
@@ -143,6 +143,29 @@ async fn a_bad_head_that_comes_together_with_a_good_one_costs_its_answer_nothing
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     assert!(text.contains("{\"live\":true}HTTP/1.1 400"), "{text}");
     assert!(text.ends_with("}}") && text.contains("malformed_request"), "{text}");
+}
+
+#[tokio::test]
+async fn a_bad_head_that_comes_during_an_answer_puts_no_other_bytes_into_it() {
+    let front = Served::start().await;
+    let bytes = payload(16 << 20);
+    front.put("/v1/objects/a", &bytes).await;
+    for head in [vec![b'x'; 20_000], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        let mut stream = socket.connect(front.address).await.unwrap();
+        let get = b"GET /v1/objects/a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(get).await.unwrap();
+        let mut received = Vec::new();
+        while received.len() < 1 << 20 {
+            stream.read_buf(&mut received).await.unwrap();
+        }
+        stream.write_all(&head).await.unwrap();
+        while stream.read_buf(&mut received).await.is_ok_and(|taken| taken > 0) {}
+        let body = Answer::parse(&received).body;
+        let same = body.iter().zip(&bytes).take_while(|(got, sent)| got == sent).count();
+        assert_eq!(same, body.len().min(bytes.len()), "other bytes came from {same} on");
+    }
 }
 
 #[tokio::test(start_paused = true)]
