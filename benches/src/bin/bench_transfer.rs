@@ -20,8 +20,9 @@
 //!
 //! Units: `gb_per_s` in 10^9 B/s of payload, median over rounds; `ratio_to_pump` and `ratio_to_pump_spread` the medians
 //! over rounds of the ratios to the best pumps within a round; `cpu_s_per_gb` in user and system seconds of all
-//! processes that take part (client, holder and the node that is asked, or both ends of a pump) per 10^9 B, over all
-//! rounds together.
+//! processes that take part (client, holder and the node that is asked, or both ends of a pump) per 10^9 B, median over
+//! rounds; `cpu_ratio_to_pump` the median over rounds of the pump's CPU time for the same bytes, divided by the own.
+//! Where all cores are busy, the last says how fast a transfer can be beside the pump, and other load moves it less.
 //!
 //! Not measured: latencies of single operations, page faults of fresh memory (all memory is written before), networks,
 //! several clients at once. Absolute figures vary with the machine's load: compare ratios.
@@ -76,9 +77,15 @@ struct Arguments {
     /// Fewer rounds of fewer bytes: shows that the bench works, its figures mean little.
     #[arg(long)]
     quick: bool,
+    /// This many rounds.
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Only objects of this size.
     #[arg(long, value_parser = SIZES.map(|(name, _)| name))]
     size: Option<String>,
+    /// Only these subjects, such as `put,pump_2`: for profiles and comparisons of builds.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// Be the receiving end of pumps.
     #[arg(long, hide = true)]
     pump_peer: bool,
@@ -94,7 +101,7 @@ struct Effort {
 
 impl Effort {
     fn of(arguments: &Arguments) -> Self {
-        if arguments.quick {
+        let effort = if arguments.quick {
             Self {
                 rounds: 2,
                 round_bytes: 64 << 20,
@@ -104,6 +111,10 @@ impl Effort {
                 rounds: 11,
                 round_bytes: 512 << 20,
             }
+        };
+        Self {
+            rounds: arguments.rounds.unwrap_or(effort.rounds),
+            ..effort
         }
     }
 }
@@ -149,8 +160,7 @@ struct Series {
     subject: Subject,
     /// One per round.
     gb_per_s: Vec<f64>,
-    cpu_s: f64,
-    gb: f64,
+    cpu_s_per_gb: Vec<f64>,
 }
 
 impl Series {
@@ -158,8 +168,7 @@ impl Series {
         Self {
             subject,
             gb_per_s: Vec::new(),
-            cpu_s: 0.0,
-            gb: 0.0,
+            cpu_s_per_gb: Vec::new(),
         }
     }
 
@@ -172,9 +181,15 @@ impl Series {
         Samples::new(pairs.map(|(own, other)| own / other).collect())
     }
 
+    /// How much of the own CPU time the other needs.
+    fn cpu_ratios_to(&self, other: &Self) -> Samples {
+        let pairs = self.cpu_s_per_gb.iter().zip(&other.cpu_s_per_gb);
+        Samples::new(pairs.map(|(own, other)| other / own).collect())
+    }
+
     fn print(&self, report: &mut Report, case: &str, ratios: &[(&str, Samples)]) {
         let rates = self.rates();
-        let cpu_s_per_gb = self.cpu_s / self.gb;
+        let cpu_s_per_gb = Samples::new(self.cpu_s_per_gb.clone()).median();
         print!(
             "{case:22} {:>6.2} ({:>5.2} … {:>5.2}) {cpu_s_per_gb:>8.3}",
             rates.median(),
@@ -200,6 +215,7 @@ struct Bench {
     pumps: Vec<Pump>,
     spread_pumps: Vec<Pump>,
     effort: Effort,
+    subjects: Vec<Subject>,
 }
 
 impl Bench {
@@ -231,14 +247,14 @@ impl Bench {
     }
 
     /// Measures all subjects in turns.
-    async fn measure(&mut self) -> Result<[Series; Subject::ALL.len()]> {
-        let mut series = Subject::ALL.map(Series::new);
+    async fn measure(&mut self) -> Result<Vec<Series>> {
+        let mut series: Vec<_> = self.subjects.iter().copied().map(Series::new).collect();
         self.objects.put("get").await?;
         self.objects.verify("get").await?;
         // The first round warms up and does not count.
         for round in 0..=self.effort.rounds {
             for turn in 0..series.len() {
-                let series = &mut series[(round + turn) % Subject::ALL.len()];
+                let series = &mut series[(round + turn) % self.subjects.len()];
                 let (wall_s, cpu_s) = self
                     .run(series.subject, round)
                     .await
@@ -246,8 +262,7 @@ impl Bench {
                 if round > 0 {
                     let gb = self.effort.round_bytes as f64 / 1e9;
                     series.gb_per_s.push(gb / wall_s);
-                    series.cpu_s += cpu_s;
-                    series.gb += gb;
+                    series.cpu_s_per_gb.push(cpu_s / gb);
                 }
             }
         }
@@ -256,32 +271,43 @@ impl Bench {
     }
 }
 
-fn best(series: &[Series], is_pump: impl Fn(Subject) -> bool) -> Result<&Series> {
+/// The best pump of those that were measured.
+fn best(series: &[Series], is_pump: impl Fn(Subject) -> bool) -> Option<&Series> {
     let pumps = series.iter().filter(|one| is_pump(one.subject));
-    pumps
-        .max_by(|a, b| a.rates().median().total_cmp(&b.rates().median()))
-        .context("no pump was measured")
+    pumps.max_by(|a, b| a.rates().median().total_cmp(&b.rates().median()))
 }
 
-fn print(report: &mut Report, size: &str, series: &[Series]) -> Result<()> {
-    let pump = best(series, |subject| matches!(subject, Subject::Pump(_)))?;
-    let spread = best(series, |subject| matches!(subject, Subject::PumpSpread(_)))?;
+fn print(report: &mut Report, size: &str, series: &[Series]) {
+    let pump = best(series, |subject| matches!(subject, Subject::Pump(_)));
+    let spread = best(series, |subject| matches!(subject, Subject::PumpSpread(_)));
     for one in series {
         let case = format!("{}/{size}", one.subject.name());
-        match one.subject {
-            Subject::Put | Subject::Get => {
-                let ratios = [
-                    ("ratio_to_pump", one.ratios_to(pump)),
-                    ("ratio_to_pump_spread", one.ratios_to(spread)),
-                ];
-                one.print(report, &case, &ratios);
-            }
-            Subject::Pump(_) | Subject::PumpSpread(_) | Subject::Memcpy => one.print(report, &case, &[]),
+        let mut ratios = Vec::new();
+        if matches!(one.subject, Subject::Put | Subject::Get) {
+            ratios.extend(pump.map(|pump| ("ratio_to_pump", one.ratios_to(pump))));
+            ratios.extend(spread.map(|spread| ("ratio_to_pump_spread", one.ratios_to(spread))));
+            ratios.extend(pump.map(|pump| ("cpu_ratio_to_pump", one.cpu_ratios_to(pump))));
+        }
+        one.print(report, &case, &ratios);
+    }
+    for (name, best) in [("pump_best", pump), ("pump_spread_best", spread)] {
+        if let Some(best) = best {
+            best.print(report, &format!("{name}/{size}"), &[]);
         }
     }
-    pump.print(report, &format!("pump_best/{size}"), &[]);
-    spread.print(report, &format!("pump_spread_best/{size}"), &[]);
-    Ok(())
+}
+
+/// Those of these names; all if there are none.
+fn subjects(names: &[String]) -> Result<Vec<Subject>> {
+    if names.is_empty() {
+        return Ok(Subject::ALL.to_vec());
+    }
+    let find = |name: &String| {
+        let mut all = Subject::ALL.into_iter();
+        all.find(|subject| subject.name() == *name)
+            .with_context(|| format!("there is no subject {name:?}"))
+    };
+    names.iter().map(find).collect()
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
@@ -310,18 +336,19 @@ async fn run(arguments: &Arguments) -> Result<()> {
         pumps,
         spread_pumps,
         effort,
+        subjects: subjects(&arguments.only)?,
     };
     let mut report = Report::new("transfer");
     println!("{effort:?}");
     println!(
-        "{:22} {:>6} {:>15} {:>8}   × best pump          × best spread pump",
+        "{:22} {:>6} {:>15} {:>8}   × best pump          × best spread pump   CPU × best pump",
         "case", "GB/s", "(min … max)", "CPU s/GB"
     );
     for (size, shape) in SIZES {
         if arguments.size.as_ref().is_none_or(|only| only == size) {
             bench.objects = objects(shape, bench.buffers.clone(), bench.cluster.holder())?;
             let series = bench.measure().await.with_context(|| format!("objects of {size}"))?;
-            print(&mut report, size, &series)?;
+            print(&mut report, size, &series);
         }
     }
     println!("{}", report.line());
