@@ -39,6 +39,19 @@ const POWERS: [u64; 64] = {
     powers
 };
 
+/// x to this power, modulo [`POLYNOMIAL`].
+pub(crate) const fn power(exponent: u64) -> u64 {
+    let mut power = 1 << (63 - exponent % 8);
+    let mut bit = 0;
+    while bit < 61 {
+        if (exponent / 8) >> bit & 1 == 1 {
+            power = product(power, POWERS[bit]);
+        }
+        bit += 1;
+    }
+    power
+}
+
 /// Product of two polynomials, modulo [`POLYNOMIAL`].
 const fn product(a: u64, mut b: u64) -> u64 {
     let mut sum = 0;
@@ -70,6 +83,17 @@ impl Crc64 {
 
     /// Adds bytes at the end.
     pub fn update(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    /// What the bytes so far leave behind for the next ones.
+    pub(crate) fn state(&self) -> u64 {
+        self.digest.get_state()
+    }
+
+    /// Goes on as if there had been these bytes alone, from state zero on.
+    pub(crate) fn restart(&mut self, bytes: &[u8]) {
+        self.digest = crc_fast::Digest::new_with_init_state(Crc64Nvme, 0);
         self.digest.update(bytes);
     }
 

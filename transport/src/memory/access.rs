@@ -4,14 +4,18 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Memory, MemoryError, to_u64};
+use super::fold::{BLOCK_BYTES, fold};
+use super::{Memory, MemoryError, to_u64, to_usize};
 use crate::checksum::Crc64;
 
-/// Bytes are checksummed from a private copy of this size, which stays in the first-level cache. Much smaller, and the
+/// Bytes that cannot be folded are checksummed from a private copy of this size, which stays in the first-level cache. Much smaller, and the
 /// fixed cost of a step shows; larger, and the copy leaves the cache.
 const BOUNCE_BYTES: usize = 16 << 10;
 /// The same for short ranges, where clearing a larger copy would show.
 const SMALL_BOUNCE_BYTES: usize = 512;
+/// Shorter ranges are not worth the seams of folding.
+const FOLD_MIN_BYTES: usize = 2 << 10;
+const CACHE_LINE_BYTES: usize = 64;
 
 impl Memory {
     /// Copies `bytes` to `offset_bytes`.
@@ -97,27 +101,43 @@ impl Memory {
 
     /// Adds the range to a checksum in the making.
     pub(crate) fn crc64_into(&self, crc: &mut Crc64, range: Range<u64>) -> Result<(), MemoryError> {
-        let (_, len) = self.address_of(&range)?;
-        if len <= SMALL_BOUNCE_BYTES {
-            self.bounce::<SMALL_BOUNCE_BYTES>(crc, range.start, len)
+        let (from, len) = self.address_of(&range)?;
+        if len < FOLD_MIN_BYTES {
+            return self.bounce(crc, range);
+        }
+        // Loads that straddle cache lines cost twice as much.
+        let head = from.addr().wrapping_neg() % CACHE_LINE_BYTES;
+        let blocks = (len - head) / BLOCK_BYTES;
+        let body = range.start + to_u64(head);
+        let tail = body + to_u64(blocks * BLOCK_BYTES);
+        self.bounce(crc, range.start..body)?;
+        // SAFETY: head and blocks lie inside the range, all of which is mapped, and `self` keeps it mapped during the
+        // call.
+        match unsafe { fold(from.wrapping_add(head), blocks, crc.state()) } {
+            Some(folded) => crc.restart(&folded),
+            None => self.bounce(crc, body..tail)?,
+        }
+        self.bounce(crc, tail..range.end)
+    }
+
+    /// Adds the range to a checksum by way of a private copy.
+    fn bounce(&self, crc: &mut Crc64, range: Range<u64>) -> Result<(), MemoryError> {
+        if range.end - range.start <= to_u64(SMALL_BOUNCE_BYTES) {
+            self.bounce_by::<SMALL_BOUNCE_BYTES>(crc, range)
         } else {
-            self.bounce::<BOUNCE_BYTES>(crc, range.start, len)
+            self.bounce_by::<BOUNCE_BYTES>(crc, range)
         }
     }
 
-    fn bounce<const N: usize>(
-        &self,
-        crc: &mut Crc64,
-        mut offset_bytes: u64,
-        mut left: usize,
-    ) -> Result<(), MemoryError> {
+    fn bounce_by<const N: usize>(&self, crc: &mut Crc64, range: Range<u64>) -> Result<(), MemoryError> {
+        if range.is_empty() {
+            return Ok(());
+        }
         let mut bounce = [0; N];
-        while left > 0 {
-            let piece = &mut bounce[..left.min(N)];
-            self.copy_out(offset_bytes, piece)?;
+        for start in range.clone().step_by(N) {
+            let piece = &mut bounce[..N.min(to_usize(range.end - start))];
+            self.copy_out(start, piece)?;
             crc.update(piece);
-            left -= piece.len();
-            offset_bytes += to_u64(piece.len());
         }
         Ok(())
     }

@@ -20,6 +20,7 @@
 mod access;
 mod bytes;
 mod error;
+mod fold;
 mod mapping;
 mod prefault;
 mod slice;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::*;
-use crate::checksum::crc64;
+use crate::checksum::{Crc64, crc64};
 
 fn shared(memory: Memory) -> Arc<Memory> {
     Arc::new(memory)
@@ -29,6 +29,24 @@ fn copies_words_and_checksums_see_the_same_bytes() {
         assert_eq!(back, bytes[..1_000]);
         memory.store_u64(16, 0x0123_4567_89ab_cdef, Release).unwrap();
         assert_eq!(memory.load_u64(16, Acquire).unwrap(), 0x0123_4567_89ab_cdef);
+    }
+}
+
+#[test]
+fn checksums_of_long_ranges_are_those_of_their_bytes_wherever_they_start() {
+    let bytes: Vec<u8> = (0..70_000_u32)
+        .map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes()[3])
+        .collect();
+    let memory = Memory::from_vec(bytes.clone());
+    for start in [0, 1, 63, 64, 1_000] {
+        for len in [0, 1, 255, 2_047, 2_048, 2_111, 2_303, 2_304, 4_096, 65_536, 68_999] {
+            let mut crc = Crc64::new();
+            crc.update(b"before");
+            let (from, to) = (to_u64(start), to_u64(start + len));
+            memory.crc64_into(&mut crc, from..to).unwrap();
+            let expected = [b"before", &bytes[start..start + len]].concat();
+            assert_eq!(crc.value(), crc64(&expected), "{len} bytes from {start} on");
+        }
     }
 }
 
