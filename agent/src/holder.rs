@@ -16,7 +16,7 @@ use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::member::{HolderAnswer, HolderQuestion, HolderQuestionKind, Homes};
+use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, Homes};
 use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::objects::{
@@ -383,6 +383,15 @@ impl HolderDriver {
                 HolderAnswer::Dropped
             }
         })
+    }
+
+    /// A page of what is held here, for a home of its keys.
+    pub(crate) fn announce(
+        &self,
+        after: Option<KeyHash>,
+        homes_of: impl Fn(&ObjectName, KeyHash) -> Option<Homes>,
+    ) -> member::Page {
+        self.core.lock().announce(after, homes_of)
     }
 
     /// A page of the keys that are held here.

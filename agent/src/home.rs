@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Incarnation, KeyHash, NodeId};
+use tenon_protocol::ids::{KeyHash, NodeId};
 use tenon_protocol::member::{
-    HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest,
+    HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest, Page,
+    PageRequest,
 };
 use tenon_protocol::message::KeyResult;
-use tenon_store_core::directory::{Action, Directory, Event, QuestionToken, RequestToken};
+use tenon_store_core::directory::{Action, Directory, DirectoryCounts, Event, QuestionToken, RequestToken};
 use tenon_store_core::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -139,6 +140,14 @@ impl<T> Default for Questions<T> {
 }
 
 impl<T> Questions<T> {
+    fn one(token: QuestionToken, asked: T, deadline: Time) -> Self {
+        Self {
+            tokens: vec![token],
+            asked: vec![asked],
+            deadline,
+        }
+    }
+
     fn push(&mut self, token: QuestionToken, asked: T, deadline: Time) {
         self.tokens.push(token);
         self.asked.push(asked);
@@ -173,6 +182,33 @@ static TO_HOLDERS: Asking<HolderQuestion, HolderAnswer> = Asking {
     tell: |question, answer| Event::HolderAnswered { question, answer },
     doing: "it holds the object",
 };
+
+static ANNOUNCEMENTS: Asking<Option<KeyHash>, Page> = Asking {
+    call: |asked| MemberRequest::Announce(page_request(&asked)),
+    take: |reply| match reply {
+        MemberReply::Announce(page) => Some(vec![Ok(page)]),
+        _ => None,
+    },
+    tell: |question, answer| Event::Announced { question, answer },
+    doing: "it is to announce what it holds",
+};
+
+static HAND_OVERS: Asking<Option<KeyHash>, Page> = Asking {
+    call: |asked| MemberRequest::HandOver(page_request(&asked)),
+    take: |reply| match reply {
+        MemberReply::HandOver(page) => Some(vec![Ok(page)]),
+        _ => None,
+    },
+    tell: |question, answer| Event::HandedOver { question, answer },
+    doing: "it is to hand over what it keeps",
+};
+
+/// Pages are asked for one at a time.
+fn page_request(asked: &[Option<KeyHash>]) -> PageRequest {
+    PageRequest {
+        after: asked.first().copied().flatten(),
+    }
+}
 
 /// The entries of the keys of which this node is a home, and the requests that wait for them.
 #[derive(Debug)]
@@ -234,6 +270,21 @@ impl HomeDriver {
             .collect()
     }
 
+    /// How many keys were decided without a member that it was not told of yet.
+    pub(crate) fn untold_keys(&self, member: NodeId) -> u64 {
+        self.directory.lock().untold_keys(member)
+    }
+
+    /// What this home keeps of the keys that it shares with another, a page of it.
+    pub(crate) fn hand_over(&self, partner: NodeId, after: Option<KeyHash>) -> Page {
+        self.directory.lock().hand_over(partner, after)
+    }
+
+    /// How much is kept, and how far this home has learned what others know.
+    pub(crate) fn counts(&self) -> DirectoryCounts {
+        self.directory.lock().counts()
+    }
+
     fn reply(&self, token: RequestToken, answer: KeyResult<HomeAnswer>) {
         if let Some(sender) = self.waiting.lock().remove(&token) {
             // Whoever asked may have gone: then nobody needs the answer.
@@ -274,9 +325,17 @@ impl Node {
         self.perform(self.homes().handle([Event::Tick]));
     }
 
-    /// A member was seen in a life that was not known: what it held in earlier ones is gone.
-    pub(crate) fn seen_in_new_life(self: &Arc<Self>, node: NodeId, incarnation: Incarnation) {
-        self.perform(self.homes().handle([Event::Incarnation { node, incarnation }]));
+    /// Something was learned of a member.
+    pub(crate) fn tell_homes(self: &Arc<Self>, event: Event) {
+        self.perform(self.homes().handle([event]));
+    }
+
+    /// A page of what this node holds of which `home` is a home.
+    pub(crate) fn announce_to(&self, home: NodeId, after: Option<KeyHash>) -> Page {
+        self.holder().announce(after, |name, key_hash| {
+            let homes = self.index_nodes(name.namespace()).homes(key_hash);
+            homes.includes(home).then_some(homes)
+        })
     }
 
     /// Does what the directory says. Questions to one node travel in one frame; those to this node are answered here.
@@ -315,6 +374,18 @@ impl Node {
                         deadline,
                         ask,
                     } => holders.entry(to).or_default().push(question, ask, deadline),
+                    Action::AskAnnouncement {
+                        question,
+                        to,
+                        deadline,
+                        after,
+                    } => self.ask_page(&ANNOUNCEMENTS, to, Questions::one(question, after, deadline)),
+                    Action::AskHandOver {
+                        question,
+                        to,
+                        deadline,
+                        after,
+                    } => self.ask_page(&HAND_OVERS, to, Questions::one(question, after, deadline)),
                 }
             }
             for ((to, _), questions) in partners {
@@ -325,6 +396,15 @@ impl Node {
             }
             actions = self.homes().handle(own);
         }
+    }
+
+    fn ask_page(
+        self: &Arc<Self>,
+        kind: &'static Asking<Option<KeyHash>, Page>,
+        to: NodeId,
+        questions: Questions<Option<KeyHash>>,
+    ) {
+        tokio::spawn(Arc::clone(self).put_questions(kind, to, questions));
     }
 
     /// Puts questions to one node and tells the directory what came of each.

@@ -4,7 +4,7 @@ use crate::embedded;
 use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
 use crate::metrics::Metrics;
-use crate::peers::{Dialler, OnNewLife, Peers};
+use crate::peers::{Dialler, OnNews, Peers};
 use crate::sessions::Sessions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, SessionId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
 use tenon_protocol::message::{Reply, Request};
 use tenon_protocol::name::Namespace;
+use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{IndexCache, IndexNodes, ProbeTiming, View};
 use tenon_transport::Exports;
 use tenon_transport::link::{Endpoint, SharedSecret};
@@ -95,12 +96,12 @@ impl Node {
         } = parts;
         let node = Arc::new_cyclic(|me: &Weak<Self>| {
             let homes = Weak::clone(me);
-            let on_new_life: OnNewLife = Arc::new(move |node, incarnation| {
+            let on_news: OnNews = Arc::new(move |event| {
                 if let Some(me) = homes.upgrade() {
-                    me.seen_in_new_life(node, incarnation);
+                    me.tell_homes(event);
                 }
             });
-            let peers = Peers::new(others, &dialler, timing, &on_new_life);
+            let peers = Peers::new(others, &dialler, timing, &on_news);
             let client = embedded::client(me, &identity, &holder, exports, &dialler, data);
             Self {
                 homes: HomeDriver::new(identity.node),
@@ -117,7 +118,9 @@ impl Node {
             }
         });
         let me = Arc::clone(&node);
-        node.peers.start(move || me.heartbeat());
+        let members = node.view.members().to_vec();
+        node.tell_homes(Event::View { members });
+        node.peers.start(move |member| me.heartbeat(member));
         tokio::spawn(Arc::clone(&node).tick_for_ever());
         node
     }
@@ -257,12 +260,13 @@ impl Node {
         }
     }
 
-    /// What this node says of itself once per heartbeat.
-    pub(crate) fn heartbeat(&self) -> Heartbeat {
+    /// What this node says of itself to a member once per heartbeat.
+    pub(crate) fn heartbeat(&self, member: NodeId) -> Heartbeat {
         Heartbeat {
             incarnation: self.incarnation(),
             version: crate::VERSION.to_owned(),
             space: self.holder.space(),
+            untold_keys: self.homes.untold_keys(member),
         }
     }
 

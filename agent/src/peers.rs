@@ -15,6 +15,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
 use tenon_protocol::message::{NodeInfo, NodeState, Reply, Request};
+use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{Life, ProbeFailure, ProbeTiming, Reachability};
 use tenon_transport::PeerId;
 use tenon_transport::link::{Authenticator, Endpoint, Identity, Link, LinkError};
@@ -44,8 +45,8 @@ type LinkSlot = tokio::sync::Mutex<Option<Arc<Link>>>;
 /// How often a peer's probes are looked at. Well below the shortest back-off.
 const PROBE_TICK: Duration = Duration::from_millis(20);
 
-/// Called when a member is seen in a life that was not known before.
-pub(crate) type OnNewLife = Arc<dyn Fn(NodeId, Incarnation) + Send + Sync>;
+/// Called with what is learned of members, for the directory.
+pub(crate) type OnNews = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// One other member.
 pub(crate) struct Peer {
@@ -60,7 +61,7 @@ pub(crate) struct Peer {
     control: LinkSlot,
     heartbeat: LinkSlot,
     probe_now: Notify,
-    on_new_life: OnNewLife,
+    on_news: OnNews,
 }
 
 impl std::fmt::Debug for Peer {
@@ -141,7 +142,7 @@ impl Peer {
         )
         .await?;
         *slot = Some(Arc::clone(&link));
-        self.alive(Incarnation(link.remote().incarnation));
+        self.met(Incarnation(link.remote().incarnation));
         Ok(link)
     }
 
@@ -169,19 +170,47 @@ impl Peer {
         ProbeFailure::Refused
     }
 
-    fn alive(&self, incarnation: Incarnation) {
+    /// It lives. Whether it is to be asked the next probe says.
+    fn met(&self, incarnation: Incarnation) {
+        let life = self.reach.lock().seen(clock::now(), incarnation);
+        self.note(life, incarnation);
+        self.probe_now.notify_one();
+    }
+
+    /// It has answered a probe.
+    fn alive(&self, heartbeat: Heartbeat) {
+        let incarnation = heartbeat.incarnation;
         let life = self.reach.lock().answered(clock::now(), incarnation);
+        self.note(life, incarnation);
         self.publish();
+        if !matches!(life, Life::Stale { .. }) {
+            *self.refusal.lock() = None;
+            self.hear(heartbeat, true);
+        }
+    }
+
+    fn note(&self, life: Life, incarnation: Incarnation) {
+        let node = self.node;
         match life {
             Life::Same => {}
             Life::New { previous } => {
-                tracing::info!(node = %self.node, %incarnation, ?previous, "member seen in a new life");
-                (self.on_new_life)(self.node, incarnation);
+                tracing::info!(%node, %incarnation, ?previous, "member seen in a new life");
+                (self.on_news)(Event::Life { node, incarnation });
             }
             Life::Stale { known } => {
-                tracing::warn!(node = %self.node, %incarnation, %known, "an answer of an earlier life is not believed")
+                tracing::warn!(%node, %incarnation, %known, "an answer of an earlier life is not believed")
             }
         }
+    }
+
+    fn hear(&self, heartbeat: Heartbeat, is_reachable: bool) {
+        (self.on_news)(Event::Heard {
+            node: self.node,
+            incarnation: heartbeat.incarnation,
+            untold_keys: heartbeat.untold_keys,
+            is_reachable,
+        });
+        *self.heard.lock() = Some(heartbeat);
     }
 
     fn publish(&self) {
@@ -191,18 +220,21 @@ impl Peer {
             .send_if_modified(|known| std::mem::replace(known, state) != state)
         {
             tracing::info!(node = %self.node, ?state, "member changed its state");
+            if state == NodeState::Unreachable {
+                (self.on_news)(Event::Lost { node: self.node });
+            }
         }
     }
 
     /// Sends heartbeats for ever, and probes with back-off while the peer does not answer.
-    async fn beat(self: Arc<Self>, own: impl Fn() -> Heartbeat) {
+    async fn beat(self: Arc<Self>, own: impl Fn(NodeId) -> Heartbeat) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(PROBE_TICK) => {}
                 () = self.probe_now.notified() => {}
             }
             if self.reach.lock().tick(clock::now()) {
-                self.probe(own()).await;
+                self.probe(own(self.node)).await;
             }
             self.publish();
         }
@@ -215,9 +247,7 @@ impl Peer {
             .await;
         let failure = match answer {
             Ok(Reply::Member(MemberReply::Heartbeat(heartbeat))) => {
-                self.alive(heartbeat.incarnation);
-                *self.refusal.lock() = None;
-                *self.heard.lock() = Some(heartbeat);
+                self.alive(heartbeat);
                 return;
             }
             Ok(_) | Err(LinkError::Deadline { .. }) => ProbeFailure::Silent,
@@ -256,7 +286,7 @@ impl Peers {
         members: Vec<(NodeId, Endpoint)>,
         dialler: &Dialler,
         timing: ProbeTiming,
-        on_new_life: &OnNewLife,
+        on_news: &OnNews,
     ) -> Self {
         let peer = |(node, endpoint)| {
             let peer = Peer {
@@ -271,7 +301,7 @@ impl Peers {
                 control: tokio::sync::Mutex::default(),
                 heartbeat: tokio::sync::Mutex::default(),
                 probe_now: Notify::new(),
-                on_new_life: Arc::clone(on_new_life),
+                on_news: Arc::clone(on_news),
             };
             (node, Arc::new(peer))
         };
@@ -281,7 +311,7 @@ impl Peers {
     }
 
     /// Starts the heartbeats; they end with the runtime.
-    pub(crate) fn start(&self, own: impl Fn() -> Heartbeat + Clone + Send + 'static) {
+    pub(crate) fn start(&self, own: impl Fn(NodeId) -> Heartbeat + Clone + Send + 'static) {
         for peer in self.members.values() {
             tokio::spawn(Arc::clone(peer).beat(own.clone()));
         }
@@ -308,15 +338,13 @@ impl Peers {
     pub(crate) fn heard(&self, node: NodeId, heartbeat: Heartbeat) {
         let Some(peer) = self.members.get(&node) else { return };
         let life = peer.reach.lock().seen(clock::now(), heartbeat.incarnation);
+        peer.note(life, heartbeat.incarnation);
         match life {
             Life::Same => {}
-            Life::New { .. } => {
-                (peer.on_new_life)(node, heartbeat.incarnation);
-                peer.probe_now.notify_one();
-            }
+            Life::New { .. } => peer.probe_now.notify_one(),
             Life::Stale { .. } => return,
         }
-        *peer.heard.lock() = Some(heartbeat);
+        peer.hear(heartbeat, false);
     }
 
     /// A member was turned away at our door.

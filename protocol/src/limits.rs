@@ -18,6 +18,8 @@ pub const MESSAGE_LEN_BYTES_MAX: usize = 4 << 20;
 pub const REPLICAS_MAX: u8 = 8;
 /// Most entries in one page of a listing.
 pub const LIST_ENTRIES_MAX: u32 = 1000;
+/// Most keys in one page of an announcement or a hand-over.
+pub const PAGE_KEYS_MAX: usize = 512;
 /// Most nodes of a cluster.
 pub const NODES_MAX: usize = 1024;
 /// Longest outside message of an error.
@@ -30,6 +32,9 @@ pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
 const _: () = assert!(OBJECT_LEN_BYTES_MAX / PIECE_BYTES * 10 + 65_536 < MESSAGE_LEN_BYTES_MAX as u64);
 // A full batch of keys of the longest kind fits in one message.
 const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < MESSAGE_LEN_BYTES_MAX);
+// A page of keys with as many replicas and owed drops as they may have, each of at most 96 bytes encoded, fits in one
+// message.
+const _: () = assert!(PAGE_KEYS_MAX * (2 * REPLICAS_MAX as usize + 64) * 96 < MESSAGE_LEN_BYTES_MAX);
 // The key table stores the key's length in 16 bits, the namespace's and the fingerprint's in 8.
 const _: () =
     assert!(KEY_LEN_BYTES_MAX < 1 << 16 && NAMESPACE_LEN_BYTES_MAX < 1 << 8 && FINGERPRINT_LEN_BYTES_MAX < 1 << 8);

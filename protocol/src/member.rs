@@ -25,6 +25,10 @@ pub enum MemberRequest {
     Home(Vec<HomeEvent>),
     /// To a holder: questions of a home; one answer per question.
     Holder(Vec<HolderQuestion>),
+    /// To a holder, from a home that does not know all yet: what do you hold of which I am a home?
+    Announce(PageRequest),
+    /// To a home, from one that does not know all yet: what do you keep of the keys that we are the homes of?
+    HandOver(PageRequest),
     /// I am here, and this is how full I am.
     Heartbeat(Heartbeat),
 }
@@ -40,6 +44,10 @@ pub enum MemberReply {
     Home(Vec<KeyResult<HomeAnswer>>),
     /// To [`MemberRequest::Holder`].
     Holder(Vec<KeyResult<HolderAnswer>>),
+    /// To [`MemberRequest::Announce`].
+    Announce(Page),
+    /// To [`MemberRequest::HandOver`].
+    HandOver(Page),
     /// To [`MemberRequest::Heartbeat`].
     Heartbeat(Heartbeat),
 }
@@ -53,6 +61,35 @@ pub struct Heartbeat {
     pub version: String,
     /// How full.
     pub space: SpaceAccount,
+    /// Keys that the sender, as the other home, decided alone and has not told the receiver of yet.
+    pub untold_keys: u64,
+}
+
+/// Asks for a page of what the other side has, in the order of key hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRequest {
+    /// The last key of the page before; `None` for the first page.
+    pub after: Option<KeyHash>,
+}
+
+/// The answer to a [`PageRequest`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// At most [`PAGE_KEYS_MAX`](crate::limits::PAGE_KEYS_MAX).
+    pub keys: Vec<PageKey>,
+    /// Where the next page begins; `None` if this is the last.
+    pub next: Option<KeyHash>,
+}
+
+/// One key of a [`Page`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageKey {
+    /// Which key.
+    pub key_hash: KeyHash,
+    /// Its homes.
+    pub homes: Homes,
+    /// What is known of it.
+    pub entry: MirrorEntry,
 }
 
 /// An object as a home knows it.
@@ -133,10 +170,20 @@ pub enum HomeEventKind {
     Remove,
     /// From the partner: what the key's entry is now.
     Mirror(MirrorEntry),
+    /// From the partner, which decided alone, or from a holder, which has an object that a home may not know of: what
+    /// the sender knows. Whichever object wins stays.
+    Share(MirrorEntry),
+    /// From a partner that does not know all yet: what do you know?
+    Recall,
+    /// A reader did not find this object where the entry says: look whether it is there.
+    Doubt {
+        /// Which object.
+        version: Version,
+    },
 }
 
-/// What one home passes to its partner before it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What is known of one key, as one home passes it to the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorEntry {
     /// The sealed object, if any.
     pub sealed: Option<HomeEntry>,
@@ -146,6 +193,17 @@ pub struct MirrorEntry {
     pub withdrawn: Option<Version>,
     /// The epoch below which nothing is the key's object any more; 0 if the key was not removed.
     pub epoch: u64,
+    /// What must be dropped and was not heard to be.
+    pub owed: Vec<OwedDrop>,
+}
+
+/// A replica that its holder is to drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwedDrop {
+    /// Which object.
+    pub version: Version,
+    /// Where it lies.
+    pub replica: Replica,
 }
 
 /// What a home answers about one key.
@@ -176,6 +234,13 @@ pub enum HomeAnswer {
     Miss,
     /// This home cannot know yet.
     Unknown,
+    /// To [`HomeEventKind::Recall`].
+    Known {
+        /// What.
+        entry: MirrorEntry,
+        /// Whether this home has learned all that there is to know of the key.
+        is_grown: bool,
+    },
 }
 
 /// What a home asks or tells a holder about one key.

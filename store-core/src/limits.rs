@@ -85,6 +85,10 @@ pub const SEGMENTS_MAX: usize = 1024;
 /// Most of the owner's own transfers that may be under way in one region.
 pub const HOLDS_PER_REGION_MAX: u32 = 1 << 20;
 
+/// Most separate parts of one piece that are kept of what was written (half a KiB): frames are a quarter of a piece or
+/// longer, so four would do for them in any order.
+pub const WRITTEN_PARTS_PER_PIECE_MAX: usize = 64;
+
 // ---- Directory ----
 
 /// Most keys of which one node keeps entries as a home (about 200 bytes each).
@@ -113,6 +117,38 @@ pub const TOMBSTONES_MAX: usize = 1 << 18;
 
 /// Most drops that one key may owe: further removals wait until holders have come back.
 pub const OWED_DROPS_MAX: usize = 64;
+
+/// A home that sees its clock jump by so much has stood still, and may have been left out of decisions. Ticks come every
+/// 50 ms.
+pub const DIRECTORY_PAUSE_MS: u64 = 1_500;
+
+/// Most keys per partner that a home remembers to have decided without it (about 8 MiB); beyond them the partner must
+/// take a hand-over.
+pub const UNTOLD_KEYS_MAX: usize = 1 << 16;
+
+/// Most keys that a partner is told of later in one go.
+pub const RETOLD_AT_ONCE_MAX: usize = 128;
+
+/// Most pages that a home asks for at once.
+pub const LEARNING_AT_ONCE_MAX: usize = 4;
+
+/// How long a home waits before it asks a member again that did not answer, or looks again at what waits.
+pub const RETRY_MS: u64 = 250;
+
+/// Most keys that are looked at for one page of a hand-over, give or take a shard.
+pub const HAND_OVER_KEYS_SEEN_MAX: usize = 1 << 13;
+
+/// Most objects that a holder looks at for one page of an announcement.
+pub const ANNOUNCED_KEYS_SEEN_MAX: usize = 1 << 11;
+
+/// Most drops that are asked for at once, removals aside.
+pub const PAID_AT_ONCE_MAX: usize = 256;
+
+/// How often holders are asked for the drops that they owe.
+pub const COLLECT_MS: u64 = 1_000;
+
+/// Most claims that wait until it can be said whether the key's present object is still there.
+pub const CONTESTED_MAX: usize = 1 << 14;
 
 /// Into how many parts entries are divided; one part is swept per tick.
 pub const DIRECTORY_SHARDS: usize = 256;

@@ -5,7 +5,7 @@ use crate::node::Node;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
-use tenon_protocol::member::{MemberReply, MemberRequest};
+use tenon_protocol::member::{MemberReply, MemberRequest, PageRequest};
 use tenon_protocol::message::{Reply, Request, ReserveReply, SegmentsReply};
 use tokio::time::Instant;
 
@@ -44,9 +44,13 @@ impl Node {
                         .collect(),
                 )
             }
+            MemberRequest::Announce(PageRequest { after }) => MemberReply::Announce(self.announce_to(from, after)),
+            MemberRequest::HandOver(PageRequest { after }) => {
+                MemberReply::HandOver(self.homes().hand_over(from, after))
+            }
             MemberRequest::Heartbeat(heartbeat) => {
                 self.peers().heard(from, heartbeat);
-                MemberReply::Heartbeat(self.heartbeat())
+                MemberReply::Heartbeat(self.heartbeat(from))
             }
         })
     }

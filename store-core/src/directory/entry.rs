@@ -5,12 +5,13 @@ use crate::time::Time;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
-use tenon_protocol::member::{HomeEntry, Homes};
+use tenon_protocol::member::{HomeEntry, Homes, OwedDrop};
 use tenon_protocol::message::Replica;
 
 /// An object as a home knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Object {
+    pub(super) homes: Homes,
     pub(super) version: Version,
     pub(super) len_bytes: u64,
     pub(super) replicas: Box<[Replica]>,
@@ -30,6 +31,39 @@ impl Object {
         self.replicas.is_empty()
     }
 
+    /// What the homes of a key know of it.
+    pub(super) fn new(homes: Homes, entry: HomeEntry) -> Self {
+        Self {
+            homes,
+            version: entry.version,
+            len_bytes: entry.len_bytes,
+            replicas: entry.replicas.into(),
+        }
+    }
+
+    /// What its holders must do once it is not the key's object any more.
+    pub(super) fn drops(&self) -> impl Iterator<Item = OwedDrop> {
+        let version = self.version;
+        self.replicas.iter().map(move |&replica| OwedDrop { version, replica })
+    }
+
+    /// Adds replicas that were not known. One in a later life, or of a later region, of the same holder takes the place
+    /// of the known one.
+    pub(super) fn gain(&mut self, others: &[Replica]) {
+        let mut replicas = self.replicas.to_vec();
+        for other in others {
+            match replicas.iter_mut().find(|replica| replica.holder == other.holder) {
+                Some(known) => {
+                    if (known.incarnation, known.generation) < (other.incarnation, other.generation) {
+                        *known = *other;
+                    }
+                }
+                None => replicas.push(*other),
+            }
+        }
+        self.replicas = replicas.into();
+    }
+
     pub(super) fn is_on(&self, holder: NodeId) -> bool {
         self.replicas.iter().any(|replica| replica.holder == holder)
     }
@@ -45,21 +79,10 @@ impl From<&Object> for HomeEntry {
     }
 }
 
-impl From<HomeEntry> for Object {
-    fn from(entry: HomeEntry) -> Self {
-        Self {
-            version: entry.version,
-            len_bytes: entry.len_bytes,
-            replicas: entry.replicas.into(),
-        }
-    }
-}
-
 /// An object that was accepted and whose seal was not reported yet.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) object: Object,
-    pub(super) homes: Homes,
     /// Accepted by this node, and not only passed on by the partner.
     pub(super) is_own: bool,
     pub(super) degraded: bool,
@@ -78,6 +101,12 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn is_empty(&self) -> bool {
         self.sealed.is_none() && self.pending.is_none()
+    }
+
+    /// The homes of the key; `None` if nothing is known of it.
+    fn homes(&self) -> Option<Homes> {
+        let pending = self.pending.as_ref().map(|pending| &pending.object);
+        self.sealed.as_ref().or(pending).map(|object| object.homes)
     }
 }
 
@@ -175,11 +204,18 @@ impl Entries {
         }
     }
 
+    /// Keys of one shard and whose they are, in any order.
+    pub(super) fn keys_of(&self, shard: usize) -> impl Iterator<Item = (KeyHash, Homes)> {
+        self.shards[shard]
+            .iter()
+            .filter_map(|(key, entry)| Some((*key, entry.homes()?)))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (KeyHash, &Entry)> {
         self.shards.iter().flatten().map(|(&key, entry)| (key, entry))
     }
 }
 
-fn shard_of(key: KeyHash) -> usize {
+pub(super) fn shard_of(key: KeyHash) -> usize {
     key.to_bytes()[0].into()
 }

@@ -1,12 +1,11 @@
 //! The second home learns what the first has decided.
 
 use super::entry::{Object, Pending};
-use super::tombstone::Owed;
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
 use super::{Action, Directory};
 use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::KeyHash;
+use tenon_protocol::ids::{KeyHash, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
 
 impl Directory {
@@ -17,18 +16,7 @@ impl Directory {
         let Some(to) = asker.homes.second.filter(|_| is_first) else {
             return self.mirrored(key, asker, decision, Mirrored::Alone { degraded: !is_first });
         };
-        let entry = self.entries.get(key);
-        let entry = MirrorEntry {
-            sealed: entry.and_then(|entry| entry.sealed.as_ref()).map(Into::into),
-            pending: entry
-                .and_then(|entry| entry.pending.as_ref())
-                .map(|pending| (&pending.object).into()),
-            withdrawn: match decision {
-                Decision::Withdrawn(version) => version,
-                _ => None,
-            },
-            epoch: self.tombstones.epoch(key),
-        };
+        let entry = self.known(key, decision.withdrawn());
         let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let question = self.new_question(deadline, Purpose::Step { key });
         let event = HomeEvent {
@@ -43,6 +31,20 @@ impl Directory {
             event,
         });
         self.wait(key, asker, Step::Mirror(decision));
+    }
+
+    /// What is known of a key, for the other home.
+    pub(super) fn known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
+        let entry = self.entries.get(key);
+        MirrorEntry {
+            sealed: entry.and_then(|entry| entry.sealed.as_ref()).map(Into::into),
+            pending: entry
+                .and_then(|entry| entry.pending.as_ref())
+                .map(|pending| (&pending.object).into()),
+            withdrawn,
+            epoch: self.tombstones.epoch(key),
+            owed: self.tombstones.owed(key).to_vec(),
+        }
     }
 
     /// Takes the first home's word, unless it does not know of an object that is not superseded.
@@ -75,11 +77,8 @@ impl Directory {
         let removed = entry.sealed.filter(|object| object.version.epoch.0 < told.epoch);
         if told.epoch > 0 {
             // Whether the holders have dropped it the first home knows. If this one is asked, it asks them again.
-            let owed = removed.iter().flat_map(|object| {
-                let version = object.version;
-                object.replicas.iter().map(move |&replica| Owed { version, replica })
-            });
-            self.tombstones.raise(self.now, key, told.epoch, owed);
+            let owed = removed.iter().flat_map(Object::drops).chain(told.owed);
+            self.tombstones.raise(self.now, key, homes, told.epoch, owed);
         }
         if let Some(pending) = &entry.pending {
             self.checks.remove(&(pending.check_at, key));
@@ -93,8 +92,7 @@ impl Directory {
         let pending = match told.pending {
             // The first home asks the holder earlier, and says what came of it.
             Some(pending) => Some(Box::new(Pending {
-                object: pending.into(),
-                homes,
+                object: Object::new(homes, pending),
                 is_own: false,
                 degraded: false,
                 check_at: self.now.after_ms(2 * PENDING_CHECK_MS),
@@ -104,7 +102,7 @@ impl Directory {
         self.checks
             .extend(pending.iter().map(|pending| (pending.check_at, key)));
         self.entries.change(key, |entry| {
-            entry.sealed = told.sealed.map(Object::from);
+            entry.sealed = told.sealed.map(|sealed| Object::new(homes, sealed));
             entry.pending = pending;
         });
         // What was told may lie in a life that is over for us already.

@@ -20,8 +20,13 @@
 //! *Lives.* Replicas in an earlier life of their holder are gone. That is noticed whenever an entry is looked at; a
 //! sweep frees the rest.
 
+mod claim;
 mod deadlined;
 mod entry;
+mod event;
+mod inquire;
+mod learn;
+mod members;
 mod mirror;
 mod propose;
 mod remove;
@@ -29,123 +34,33 @@ mod seal;
 mod tombstone;
 mod work;
 
+use self::claim::Contested;
 use self::deadlined::Deadlined;
 use self::entry::Entries;
+use self::members::Members;
 use self::tombstone::Tombstones;
 use self::work::{Job, Purpose, Work};
-use crate::limits::{DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, DIRECTORY_SHARDS};
+use crate::limits::{
+    COLLECT_MS, DIRECTORY_PAUSE_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, DIRECTORY_SHARDS, RETRY_MS,
+};
 use crate::outcomes::Outcomes;
 use crate::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, KeyHash, NodeId, Version};
-use tenon_protocol::member::{HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEvent, HomeEventKind};
+use tenon_protocol::member::{
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEvent, HomeEventKind, Homes, Page,
+};
 use tenon_protocol::message::{KeyResult, Replica};
 
-/// A request that waits for an answer. Made by the caller, unlike any that is not answered yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestToken(pub u64);
-
-/// A question that waits for an answer. Made by the directory, each once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuestionToken(u64);
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A holder, a coordinator or the partner tells or asks something about a key.
-    Request {
-        /// Answered by [`Action::Reply`], once.
-        token: RequestToken,
-        /// Of the answer.
-        deadline: Time,
-        /// What.
-        event: HomeEvent,
-    },
-    /// The partner answered [`Action::AskPartner`].
-    PartnerAnswered {
-        /// What it was asked.
-        question: QuestionToken,
-        /// What it said. An error means that it was reached, or that it and this node refuse each other.
-        answer: KeyResult<HomeAnswer>,
-    },
-    /// A holder answered [`Action::AskHolder`].
-    HolderAnswered {
-        /// What it was asked.
-        question: QuestionToken,
-        /// What it said.
-        answer: KeyResult<HolderAnswer>,
-    },
-    /// A question could not be delivered, or the node that was to answer it does not answer any more.
-    Unreachable {
-        /// Which.
-        question: QuestionToken,
-    },
-    /// A node was seen in this life. Seeing an earlier or the same one again changes nothing.
-    Incarnation {
-        /// Which node.
-        node: NodeId,
-        /// Which life.
-        incarnation: Incarnation,
-    },
-    /// Time has passed. Needed every few hundred milliseconds.
-    Tick,
-}
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Answer a request.
-    Reply {
-        /// Which.
-        token: RequestToken,
-        /// With what.
-        answer: KeyResult<HomeAnswer>,
-    },
-    /// Send an event to the other home of its key.
-    AskPartner {
-        /// Names it in the answer.
-        question: QuestionToken,
-        /// Who.
-        to: NodeId,
-        /// After this an answer is of no use.
-        deadline: Time,
-        /// What.
-        event: HomeEvent,
-    },
-    /// Ask a holder, which may be this node.
-    AskHolder {
-        /// Names it in the answer.
-        question: QuestionToken,
-        /// Who.
-        to: NodeId,
-        /// After this an answer is of no use.
-        deadline: Time,
-        /// What.
-        ask: HolderQuestion,
-    },
-}
-
-/// How much a directory keeps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirectoryCounts {
-    /// Keys with an entry.
-    pub keys: usize,
-    /// Of which with an accepted object that is not sealed yet.
-    pub pending: usize,
-    /// Keys with a tombstone.
-    pub tombstones: usize,
-    /// Requests not answered yet.
-    pub requests: usize,
-    /// Questions not answered yet.
-    pub questions: usize,
-}
+pub use self::event::{Action, DirectoryCounts, Event, QuestionToken, RequestToken};
+pub use self::members::UNTOLD_ALL;
 
 /// The entries of the keys of which one node is a home.
 #[derive(Debug)]
 pub struct Directory {
     node: NodeId,
-    is_settled: bool,
+    members: Members,
     /// Of the event being handled.
     now: Time,
     entries: Entries,
@@ -160,17 +75,28 @@ pub struct Directory {
     requests: Deadlined<RequestToken, KeyHash>,
     questions: Deadlined<QuestionToken, Purpose>,
     last_question: u64,
+    /// Decisions that wait until more is known.
+    waiting: VecDeque<(KeyHash, Job)>,
+    retry_at: Time,
+    contested: Contested,
+    /// See [`DirectoryCounts::losers`].
+    losers: u64,
+    /// Questions that ask for pages and are not answered yet.
+    learning: usize,
+    /// Questions that ask for drops that are owed and are not answered yet.
+    paying: usize,
+    collect_at: Time,
     /// The next shard to sweep, while a sweep is under way.
     sweep: Option<usize>,
     actions: Vec<Action>,
 }
 
 impl Directory {
-    /// The directory of a node that knows no entry yet. It is settled: a view that is fixed hands nothing over.
+    /// The directory of a node that knows no entry yet, and no other member until the first [`Event::View`].
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
-            is_settled: true,
+            members: Members::default(),
             now: Time::ZERO,
             entries: Entries::new(),
             tombstones: Tombstones::default(),
@@ -181,15 +107,16 @@ impl Directory {
             requests: Deadlined::new(),
             questions: Deadlined::new(),
             last_question: 0,
+            waiting: VecDeque::new(),
+            retry_at: Time::ZERO,
+            contested: Contested::default(),
+            losers: 0,
+            learning: 0,
+            paying: 0,
+            collect_at: Time::ZERO,
             sweep: None,
             actions: Vec::new(),
         }
-    }
-
-    /// Whether what is not known is known not to be. An unsettled home answers look-ups with [`HomeAnswer::Unknown`]
-    /// instead of [`HomeAnswer::Miss`].
-    pub fn set_settled(&mut self, is_settled: bool) {
-        self.is_settled = is_settled;
     }
 
     /// How much is kept.
@@ -200,7 +127,18 @@ impl Directory {
             tombstones: self.tombstones.len(),
             requests: self.requests.len(),
             questions: self.questions.len(),
+            unannounced: self.members.waited_for(),
+            out_of_step: self.members.out_of_step(),
+            untold: self.members.untold_total(),
+            waiting: self.waiting.len(),
+            owed: self.tombstones.owed_total(),
+            losers: self.losers,
         }
+    }
+
+    /// What a heartbeat to `member` says: how many keys were decided without it that it was not told of yet.
+    pub fn untold_keys(&self, member: NodeId) -> u64 {
+        self.members.untold_keys(member)
     }
 
     /// Takes an event in and says what is to be done, in this order. `now` is not before that of the event before.
@@ -208,13 +146,34 @@ impl Directory {
     /// # Panics
     /// If the token of a new request is that of one which is not answered yet.
     pub fn handle(&mut self, now: Time, event: Event) -> Vec<Action> {
+        // Ticks come so often that only a node that stood still sees such a gap.
+        if now.since_ms(self.now) >= DIRECTORY_PAUSE_MS {
+            self.members.doubt_all();
+        }
         self.now = self.now.max(now);
         match event {
             Event::Request { token, deadline, event } => self.request(token, deadline, event),
             Event::PartnerAnswered { question, answer } => self.answered(question, Answer::Partner(answer)),
             Event::HolderAnswered { question, answer } => self.answered(question, Answer::Holder(answer)),
             Event::Unreachable { question } => self.answered(question, Answer::Unreachable),
-            Event::Incarnation { node, incarnation } => self.note_life(node, incarnation),
+            Event::Announced { question, answer } | Event::HandedOver { question, answer } => {
+                self.answered(question, Answer::Page(answer));
+            }
+            Event::View { members } => {
+                let others = members.into_iter().filter(|member| *member != self.node);
+                self.members.set(others);
+            }
+            Event::Life { node, incarnation } => self.note_life(node, incarnation),
+            Event::Heard {
+                node,
+                incarnation,
+                untold_keys,
+                is_reachable,
+            } => self.heard(node, incarnation, untold_keys, is_reachable),
+            Event::Lost { node } => {
+                self.members.lost(node);
+                self.retry_waiting();
+            }
             Event::Tick => self.tick(),
         }
         std::mem::take(&mut self.actions)
@@ -225,8 +184,8 @@ impl Directory {
         let refusal = if !homes.includes(self.node) {
             let message = format!("node {} is no home of the key: the member lists differ", self.node);
             ServiceError::new(ErrorCode::Conflict, message)
-        } else if matches!(event.kind, HomeEventKind::Locate) {
-            let answer = Ok(self.locate(key));
+        } else if let Some(answer) = self.look_up(&event) {
+            let answer = Ok(answer);
             return self.actions.push(Action::Reply { token, answer });
         } else if self.requests.len() >= DIRECTORY_REQUESTS_MAX {
             let message = format!("{DIRECTORY_REQUESTS_MAX} requests wait at this home; try again later");
@@ -241,8 +200,11 @@ impl Directory {
 
     /// Does what changes an entry, or lets the first home do it.
     fn decide(&mut self, token: RequestToken, deadline: Time, event: HomeEvent) {
-        let is_passed_on = event.homes.first != self.node && !matches!(event.kind, HomeEventKind::Mirror(_));
-        if is_passed_on {
+        let is_for_this_home = matches!(
+            event.kind,
+            HomeEventKind::Mirror(_) | HomeEventKind::Share(_) | HomeEventKind::Doubt { .. }
+        );
+        if event.homes.first != self.node && !is_for_this_home {
             return self.forward(token, deadline, event);
         }
         if let HomeEventKind::Propose { replicas, .. } = &event.kind {
@@ -253,14 +215,43 @@ impl Directory {
         self.submit(event.key_hash, Job::new(token, event));
     }
 
-    fn locate(&mut self, key: KeyHash) -> HomeAnswer {
+    /// The answer to what changes nothing; `None` if the event does.
+    fn look_up(&mut self, event: &HomeEvent) -> Option<HomeAnswer> {
+        let (key, homes) = (event.key_hash, event.homes);
+        match event.kind {
+            HomeEventKind::Locate => Some(self.locate(key, homes)),
+            HomeEventKind::Recall => {
+                self.lose_the_dead(key);
+                Some(HomeAnswer::Known {
+                    entry: self.known(key, None),
+                    is_grown: self.is_grown(homes),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn locate(&mut self, key: KeyHash, homes: Homes) -> HomeAnswer {
         self.lose_the_dead(key);
         self.advance(key);
+        if !self.members.is_in_step_with(homes.partner_of(self.node)) {
+            return HomeAnswer::Unknown;
+        }
         match self.entries.sealed(key) {
             Some(object) => HomeAnswer::Hit(object.into()),
-            None if self.is_settled => HomeAnswer::Miss,
+            None if self.members.is_complete() => HomeAnswer::Miss,
             None => HomeAnswer::Unknown,
         }
+    }
+
+    /// A member was heard of.
+    fn heard(&mut self, node: NodeId, incarnation: Incarnation, untold_keys: u64, is_reachable: bool) {
+        self.note_life(node, incarnation);
+        if self.members.heard(node, incarnation, untold_keys, is_reachable) {
+            self.collect_debts(node);
+        }
+        self.learn();
+        self.retry_waiting();
     }
 
     /// Lets the first home decide.
@@ -285,13 +276,20 @@ impl Directory {
             Some(Purpose::Step { key }) => self.step(key, question, answer),
             Some(Purpose::Forward { token, event }) => match answer {
                 Answer::Partner(answer) => self.reply(Some(token), answer),
-                Answer::Holder(_) => self.reply(Some(token), Err(wrong_answer())),
+                Answer::Holder(_) | Answer::Page(_) => self.reply(Some(token), Err(wrong_answer())),
                 Answer::Unreachable if self.requests.contains(token) => {
                     self.submit(event.key_hash, Job::new(token, event));
                 }
                 // Nobody waits for it any more.
                 Answer::Unreachable => {}
             },
+            Some(Purpose::Retell { partner, key, stamp }) => {
+                let is_told = matches!(answer, Answer::Partner(Ok(_)));
+                self.members.retold(self.now, partner, key, stamp, is_told);
+            }
+            Some(Purpose::Announce { member }) => self.learned(member, true, answer.into_page()),
+            Some(Purpose::HandOver { partner }) => self.learned(partner, false, answer.into_page()),
+            Some(Purpose::Pay { key, owed }) => self.paid(key, owed, answer.into_holders()),
         }
     }
 
@@ -309,6 +307,19 @@ impl Directory {
             self.check_pending(key);
         }
         self.tombstones.forget(self.now);
+        self.learn();
+        self.retry_contested();
+        if self.now >= self.retry_at {
+            self.retry_at = self.now.after_ms(RETRY_MS);
+            self.retry_waiting();
+        }
+        if self.now >= self.collect_at {
+            self.collect_at = self.now.after_ms(COLLECT_MS);
+            let seen: Vec<NodeId> = self.members.askable(self.now).map(|(id, _)| id).collect();
+            for holder in seen.into_iter().chain([self.node]) {
+                self.collect_debts(holder);
+            }
+        }
         if let Some(shard) = self.sweep {
             let lives = &self.lives;
             self.entries.sweep(shard, |replica| is_gone(lives, replica));
@@ -337,6 +348,7 @@ impl Directory {
         }
         self.lives.insert(node, incarnation);
         self.sweep = Some(0);
+        self.forgive(node);
         let pending: Vec<KeyHash> = self.checks.iter().map(|&(_, key)| key).collect();
         for key in pending {
             if self
@@ -423,7 +435,9 @@ impl Directory {
             pending, self.checks,
             "a pending object is not checked, or one is that is none"
         );
-        let mut waited_for = BTreeSet::new();
+        self.members.check_invariants();
+        self.tombstones.check_invariants();
+        let mut waited_for: BTreeSet<_> = self.waiting.iter().filter_map(|(_, job)| job.asker.token).collect();
         for (key, work) in &self.work {
             assert!(!work.is_idle(), "{key}: nothing to do is kept");
             assert!(
@@ -442,6 +456,7 @@ impl Directory {
             match purpose {
                 Purpose::Step { key } => steps.insert(*key),
                 Purpose::Forward { token, .. } => waited_for.insert(*token),
+                _ => false,
             };
         }
         let running = self.work.iter().filter(|(_, work)| work.running.is_some());
@@ -457,6 +472,7 @@ impl Directory {
 enum Answer {
     Partner(KeyResult<HomeAnswer>),
     Holder(KeyResult<HolderAnswer>),
+    Page(KeyResult<Page>),
     Unreachable,
 }
 

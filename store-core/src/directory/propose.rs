@@ -1,13 +1,14 @@
 //! Proposals: which put's object becomes the key's.
 
 use super::entry::{Object, Pending};
-use super::work::{Asker, Confirm, Decision, Job, JobKind, Mirrored, Proposal, Step};
-use super::{Directory, is_gone, wrong_answer};
+use super::inquire::{Inquiry, Verdict};
+use super::work::{Asker, Decision, Job, JobKind, Mirrored, Proposal, Step};
+use super::{Directory, is_gone};
 use crate::limits::{DIRECTORY_KEYS_MAX, PENDING_CHECK_MS};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, Version};
 use tenon_protocol::limits::REPLICAS_MAX;
-use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
+use tenon_protocol::member::{HolderAnswer, HomeAnswer};
 use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 
 impl Directory {
@@ -19,7 +20,7 @@ impl Directory {
         if let Some(pending) = self.entries.pending(key) {
             if !proposal.is_for(&pending.object) {
                 let kind = JobKind::Propose(proposal);
-                self.work.entry(key).or_default().parked.push_back(Job { asker, kind });
+                self.work.entry(key).or_default().parked.push_back(Job::of(asker, kind));
                 return self.hasten_check(key);
             }
             let answer = HomeAnswer::Accepted {
@@ -29,13 +30,9 @@ impl Directory {
             return self.reply(asker.token, Ok(answer));
         }
         if let Some(object) = self.entries.sealed(key) {
-            let confirm = Confirm {
-                version: object.version,
-                left: object.replicas.iter().copied().collect(),
-                asked: None,
-                failure: None,
-            };
-            return self.confirm(key, asker, proposal, confirm);
+            let mut inquiry = Inquiry::of(object);
+            let verdict = self.inquire(key, &mut inquiry);
+            return self.decide_proposal(key, asker, proposal, inquiry, verdict);
         }
         match self.outcomes.get(self.now, proposal.put_id, key) {
             // It has ended before, and what the key had then was removed since.
@@ -68,47 +65,40 @@ impl Directory {
         }
     }
 
-    /// The key has an object: asks its holders one after the other whether they have it still. If none of them has, the
-    /// proposal goes on.
-    fn confirm(&mut self, key: KeyHash, asker: Asker, mut proposal: Proposal, mut confirm: Confirm) {
-        if let Some(replica) = confirm.left.pop_front() {
-            confirm.asked = Some(replica);
-            self.ask_holder(key, replica.holder, confirm.version, HolderQuestionKind::Confirm);
-            return self.wait(key, asker, Step::Confirm(proposal, confirm));
-        }
-        if let Some(failure) = confirm.failure {
-            return self.reply(asker.token, Err(failure));
-        }
-        proposal.epoch_min = proposal.epoch_min.max(confirm.version.epoch.0 + 1);
-        self.outcomes.forget(proposal.put_id, key);
-        self.entries.change(key, |entry| entry.sealed = None);
-        self.accept(key, asker, proposal);
-    }
-
     /// A holder has answered, or not, whether it has the key's object still.
     pub(super) fn confirmed(
         &mut self,
         key: KeyHash,
         asker: Asker,
         proposal: Proposal,
-        mut confirm: Confirm,
+        mut inquiry: Inquiry,
         answer: Option<KeyResult<HolderAnswer>>,
     ) {
-        let failure = match (answer, confirm.asked) {
-            (Some(Ok(HolderAnswer::Confirmed { held: true })), _) => {
-                return self.exists(key, asker, proposal.put_id, confirm.version);
+        let verdict = self.inquired(key, &mut inquiry, answer);
+        self.decide_proposal(key, asker, proposal, inquiry, verdict);
+    }
+
+    /// The key has an object: if a holder has it still, it stays; if none has it, the proposal goes on.
+    fn decide_proposal(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        mut proposal: Proposal,
+        inquiry: Inquiry,
+        verdict: Option<Verdict>,
+    ) {
+        let version = inquiry.version;
+        match verdict {
+            None => self.wait(key, asker, Step::Confirm(proposal, inquiry)),
+            Some(Verdict::Held) => self.exists(key, asker, proposal.put_id, version),
+            Some(Verdict::Failed(failure)) => self.reply(asker.token, Err(failure)),
+            Some(Verdict::NotHeld) => {
+                proposal.epoch_min = proposal.epoch_min.max(version.epoch.0 + 1);
+                self.outcomes.forget(proposal.put_id, key);
+                self.entries.change(key, |entry| entry.sealed = None);
+                self.accept(key, asker, proposal);
             }
-            (Some(Ok(HolderAnswer::Confirmed { held: false })), _) => None,
-            (Some(Ok(HolderAnswer::Dropped)), _) => Some(wrong_answer()),
-            (Some(Err(error)), _) => Some(error),
-            (None, Some(asked)) if !is_gone(&self.lives, &asked) => Some(ServiceError::unavailable(
-                asked.holder,
-                "it holds the object that the key has",
-            )),
-            (None, _) => None,
-        };
-        confirm.failure = confirm.failure.or(failure);
-        self.confirm(key, asker, proposal, confirm);
+        }
     }
 
     fn exists(&mut self, key: KeyHash, asker: Asker, put_id: PutId, version: Version) {
@@ -142,11 +132,11 @@ impl Directory {
         };
         let pending = Pending {
             object: Object {
+                homes: asker.homes,
                 version,
                 len_bytes: proposal.len_bytes,
                 replicas: proposal.replicas.clone(),
             },
-            homes: asker.homes,
             is_own: true,
             degraded: false,
             check_at: self.now.after_ms(PENDING_CHECK_MS),
@@ -188,6 +178,7 @@ impl Directory {
                 proposal.was_objected = true;
                 proposal.epoch_min = object.version.epoch.0 + 1;
                 self.set_pending(key, None);
+                let object = Object::new(asker.homes, object);
                 self.entries.change(key, |entry| entry.sealed = Some(object));
                 self.lose_the_dead(key);
                 self.propose(key, asker, proposal);
@@ -197,17 +188,20 @@ impl Directory {
 
     /// A holder has given a put up: what it proposed and is not begun yet is not begun.
     pub(super) fn cancel_proposals(&mut self, key: KeyHash, put_id: PutId, holder: NodeId) {
-        let Some(work) = self.work.get_mut(&key) else { return };
         let mut cancelled = Vec::new();
-        for jobs in [&mut work.queue, &mut work.parked] {
-            jobs.retain(|job| {
-                let is_cancelled = matches!(&job.kind, JobKind::Propose(proposal)
-                    if proposal.put_id == put_id && proposal.replicas.iter().any(|replica| replica.holder == holder));
-                if is_cancelled {
-                    cancelled.push(job.asker.token);
-                }
-                !is_cancelled
-            });
+        let mut is_cancelled = |job: &Job| {
+            let is_meant = matches!(&job.kind, JobKind::Propose(proposal)
+                if proposal.put_id == put_id && proposal.replicas.iter().any(|replica| replica.holder == holder));
+            if is_meant {
+                cancelled.push(job.asker.token);
+            }
+            is_meant
+        };
+        self.waiting.retain(|(other, job)| *other != key || !is_cancelled(job));
+        if let Some(work) = self.work.get_mut(&key) {
+            for jobs in [&mut work.queue, &mut work.parked] {
+                jobs.retain(|job| !is_cancelled(job));
+            }
         }
         for token in cancelled {
             let message = "the holder has withdrawn its proposal";

@@ -1,12 +1,12 @@
 //! Removals: decided at the homes, done when every holder has dropped the object.
 
-use super::tombstone::Owed;
+use super::entry::Object;
 use super::work::{Asker, Decision, Drops, Mirrored, Removal, Step};
 use super::{Directory, is_gone, wrong_answer};
 use crate::limits::OWED_DROPS_MAX;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::KeyHash;
-use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
+use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, OwedDrop};
 use tenon_protocol::message::KeyResult;
 
 impl Directory {
@@ -16,20 +16,13 @@ impl Directory {
         let lives = &self.lives;
         self.tombstones.pay(key, |owed| is_gone(lives, &owed.replica));
         if let Some(object) = self.entries.sealed(key) {
-            let owed: Vec<_> = object
-                .replicas
-                .iter()
-                .map(|&replica| Owed {
-                    version: object.version,
-                    replica,
-                })
-                .collect();
+            let owed: Vec<_> = object.drops().collect();
             if self.tombstones.owed(key).len() + owed.len() > OWED_DROPS_MAX {
                 let message = "holders that do not answer have not dropped earlier objects of the key";
                 return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Overloaded, message)));
             }
             let epoch = object.version.epoch.0 + 1;
-            self.tombstones.raise(self.now, key, epoch, owed);
+            self.tombstones.raise(self.now, key, asker.homes, epoch, owed);
             self.entries.change(key, |entry| entry.sealed = None);
             removal.changed = true;
         }
@@ -47,6 +40,7 @@ impl Directory {
             }
             Mirrored::Objected(object) => {
                 removal.was_objected = true;
+                let object = Object::new(asker.homes, object);
                 self.entries.change(key, |entry| entry.sealed = Some(object));
                 self.lose_the_dead(key);
                 self.remove(key, asker, removal);
@@ -61,7 +55,7 @@ impl Directory {
             let changed = removal.changed;
             return self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
         }
-        let ask = |owed: Owed| {
+        let ask = |owed: OwedDrop| {
             let question = self.ask_holder(key, owed.replica.holder, owed.version, HolderQuestionKind::Drop);
             (question, owed)
         };
@@ -75,7 +69,7 @@ impl Directory {
         key: KeyHash,
         asker: Asker,
         mut drops: Drops,
-        owed: Owed,
+        owed: OwedDrop,
         answer: Option<KeyResult<HolderAnswer>>,
     ) {
         let failed = match answer {

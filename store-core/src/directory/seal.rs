@@ -40,6 +40,7 @@ impl Directory {
     /// The partner has been told of a sealed object.
     pub(super) fn seal_told(&mut self, key: KeyHash, asker: Asker, version: Version, mirrored: Mirrored) {
         if let Mirrored::Objected(object) = mirrored {
+            let object = Object::new(asker.homes, object);
             self.entries.change(key, |entry| entry.sealed = Some(object));
             let message = "the second home had accepted another object while it did not reach the first";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
@@ -83,7 +84,7 @@ impl Directory {
     /// An accepted object was not heard of for too long: its holder is to be asked.
     pub(super) fn check_pending(&mut self, key: KeyHash) {
         let pending = self.entries.pending(key).expect("only pending objects are checked");
-        let (homes, version) = (pending.homes, pending.object.version);
+        let (homes, version) = (pending.object.homes, pending.object.version);
         let is_contested = self.work.get(&key).is_some_and(|work| !work.parked.is_empty());
         let wait_ms = if is_contested {
             CONTESTED_CHECK_MS
@@ -93,7 +94,7 @@ impl Directory {
         self.check_at(key, self.now.after_ms(wait_ms));
         let asker = Asker { token: None, homes };
         let kind = JobKind::Check { version };
-        self.submit(key, Job { asker, kind });
+        self.submit(key, Job::of(asker, kind));
     }
 
     /// Another put waits for a pending object: its holder is asked sooner.

@@ -3,47 +3,55 @@
 
 use crate::limits::{OWED_DROPS_MAX, TOMBSTONE_LIFE_MS, TOMBSTONES_MAX};
 use crate::time::Time;
-use std::collections::{BTreeMap, VecDeque};
-use tenon_protocol::ids::{KeyHash, Version};
-use tenon_protocol::message::Replica;
-
-/// A replica that must be dropped and was not heard to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owed {
-    pub(super) version: Version,
-    pub(super) replica: Replica,
-}
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeFrom;
+use tenon_protocol::ids::{KeyHash, NodeId};
+use tenon_protocol::member::{Homes, OwedDrop};
 
 #[derive(Debug)]
 struct Tombstone {
+    homes: Homes,
     /// Nothing below it is the key's object.
     epoch: u64,
     until: Time,
-    owed: Vec<Owed>,
+    owed: Vec<OwedDrop>,
 }
 
-/// Tombstones by key: at most [`TOMBSTONES_MAX`], each for [`TOMBSTONE_LIFE_MS`] since it last changed.
+/// Tombstones by key: at most [`TOMBSTONES_MAX`], each for [`TOMBSTONE_LIFE_MS`] since it last changed and until holders
+/// owe nothing any more.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     by_key: BTreeMap<KeyHash, Tombstone>,
     /// In the order of `until`; a key that changed since stands here more than once.
     in_order: VecDeque<(Time, KeyHash)>,
+    /// Keys of which a holder owes drops.
+    debts: BTreeSet<(NodeId, KeyHash)>,
 }
 
 impl Tombstones {
     /// Raises the epoch of a key, and adds to what holders owe.
-    pub(super) fn raise(&mut self, now: Time, key: KeyHash, epoch: u64, owed: impl IntoIterator<Item = Owed>) {
+    pub(super) fn raise(
+        &mut self,
+        now: Time,
+        key: KeyHash,
+        homes: Homes,
+        epoch: u64,
+        owed: impl IntoIterator<Item = OwedDrop>,
+    ) {
         let until = now.after_ms(TOMBSTONE_LIFE_MS);
         let tombstone = self.by_key.entry(key).or_insert(Tombstone {
+            homes,
             epoch: 0,
             until,
             owed: Vec::new(),
         });
+        tombstone.homes = homes;
         tombstone.epoch = tombstone.epoch.max(epoch);
         tombstone.until = until;
         for owed in owed {
             if !tombstone.owed.contains(&owed) && tombstone.owed.len() < OWED_DROPS_MAX {
                 tombstone.owed.push(owed);
+                self.debts.insert((owed.replica.holder, key));
             }
         }
         self.in_order.push_back((until, key));
@@ -56,15 +64,29 @@ impl Tombstones {
     }
 
     /// What holders owe of a key.
-    pub(super) fn owed(&self, key: KeyHash) -> &[Owed] {
+    pub(super) fn owed(&self, key: KeyHash) -> &[OwedDrop] {
         self.by_key.get(&key).map_or(&[], |tombstone| &tombstone.owed)
     }
 
+    /// Keys of which a holder owes drops.
+    pub(super) fn debts(&self, holder: NodeId) -> impl Iterator<Item = KeyHash> {
+        let debts = self.debts.range((holder, KeyHash::from_bytes([0; 16]))..);
+        debts.take_while(move |(node, _)| *node == holder).map(|(_, key)| *key)
+    }
+
     /// Strikes out what `is_paid`.
-    pub(super) fn pay(&mut self, key: KeyHash, is_paid: impl Fn(&Owed) -> bool) {
-        if let Some(tombstone) = self.by_key.get_mut(&key) {
-            tombstone.owed.retain(|owed| !is_paid(owed));
+    pub(super) fn pay(&mut self, key: KeyHash, is_paid: impl Fn(&OwedDrop) -> bool) {
+        let Some(tombstone) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        let before = std::mem::take(&mut tombstone.owed);
+        let (paid, left): (Vec<_>, Vec<_>) = before.into_iter().partition(is_paid);
+        for paid in paid {
+            if left.iter().all(|owed| owed.replica.holder != paid.replica.holder) {
+                self.debts.remove(&(paid.replica.holder, key));
+            }
         }
+        tombstone.owed = left;
     }
 
     /// Forgets those whose time is over, and the oldest beyond the limit.
@@ -74,10 +96,37 @@ impl Tombstones {
                 break;
             }
             self.in_order.pop_front();
-            if self.by_key.get(&key).is_some_and(|tombstone| tombstone.until == until) {
-                self.by_key.remove(&key);
+            let Some(tombstone) = self.by_key.get_mut(&key).filter(|tombstone| tombstone.until == until) else {
+                continue;
+            };
+            let is_over = until <= now;
+            if is_over && !tombstone.owed.is_empty() {
+                tombstone.until = now.after_ms(TOMBSTONE_LIFE_MS);
+                self.in_order.push_back((tombstone.until, key));
+                continue;
             }
+            self.pay(key, |_| true);
+            self.by_key.remove(&key);
         }
+    }
+
+    /// Keys with tombstones and whose they are, in order.
+    pub(super) fn keys(&self, from: RangeFrom<KeyHash>) -> impl Iterator<Item = (KeyHash, Homes)> {
+        self.by_key.range(from).map(|(key, tombstone)| (*key, tombstone.homes))
+    }
+
+    /// Panics if debts and what is owed do not agree. O(n).
+    pub(super) fn check_invariants(&self) {
+        let owed = self.by_key.iter().flat_map(|(key, tombstone)| {
+            let owed = tombstone.owed.iter();
+            owed.map(|owed| (owed.replica.holder, *key))
+        });
+        assert_eq!(self.debts, owed.collect(), "debts are not what is owed");
+    }
+
+    /// Drops that are owed, at least one per holder and key.
+    pub(super) fn owed_total(&self) -> usize {
+        self.debts.len()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -89,6 +138,11 @@ impl Tombstones {
 mod tests {
     use super::*;
 
+    const HOMES: Homes = Homes {
+        first: NodeId::from_bytes([1; 16]),
+        second: None,
+    };
+
     fn key(id: u32) -> KeyHash {
         KeyHash::from_bytes(u128::from(id).to_be_bytes())
     }
@@ -96,8 +150,8 @@ mod tests {
     #[test]
     fn an_epoch_is_kept_for_its_time_since_it_was_raised_last() {
         let mut tombstones = Tombstones::default();
-        tombstones.raise(Time::ZERO, key(1), 3, []);
-        tombstones.raise(Time::from_ms(10), key(1), 2, []);
+        tombstones.raise(Time::ZERO, key(1), HOMES, 3, []);
+        tombstones.raise(Time::from_ms(10), key(1), HOMES, 2, []);
         tombstones.forget(Time::from_ms(TOMBSTONE_LIFE_MS));
         assert_eq!(tombstones.epoch(key(1)), 3);
         tombstones.forget(Time::from_ms(TOMBSTONE_LIFE_MS + 10));
@@ -109,7 +163,7 @@ mod tests {
         let mut tombstones = Tombstones::default();
         let last = u32::try_from(TOMBSTONES_MAX).unwrap();
         for id in 0..=last {
-            tombstones.raise(Time::ZERO, key(id), 2, []);
+            tombstones.raise(Time::ZERO, key(id), HOMES, 2, []);
         }
         assert_eq!(tombstones.len(), TOMBSTONES_MAX);
         assert_eq!(

@@ -1,13 +1,15 @@
 //! What is under way or waits, key by key.
 
 use super::entry::Object;
-use super::tombstone::Owed;
+use super::inquire::Inquiry;
 use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
 use crate::limits::WAITING_PER_KEY_MAX;
 use std::collections::{BTreeMap, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
-use tenon_protocol::member::{HolderAnswer, HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
+use tenon_protocol::member::{
+    HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page,
+};
 use tenon_protocol::message::{KeyResult, Replica};
 
 /// What a question is asked for.
@@ -17,6 +19,14 @@ pub(super) enum Purpose {
     Forward { token: RequestToken, event: HomeEvent },
     /// To go on with what runs on the key.
     Step { key: KeyHash },
+    /// To tell the partner what was decided without it.
+    Retell { partner: NodeId, key: KeyHash, stamp: u64 },
+    /// To learn what a member holds.
+    Announce { member: NodeId },
+    /// To learn what the partner keeps.
+    HandOver { partner: NodeId },
+    /// To have a drop paid that a holder owes.
+    Pay { key: KeyHash, owed: OwedDrop },
 }
 
 /// Who asked for something to be done on a key, and whose key it is.
@@ -32,17 +42,32 @@ pub(super) struct Asker {
 pub(super) struct Job {
     pub(super) asker: Asker,
     pub(super) kind: JobKind,
+    /// The partner, which has learned all, was asked what it knows of the key.
+    pub(super) is_recalled: bool,
 }
 
 /// See [`Job`].
 #[derive(Debug)]
 pub(super) enum JobKind {
     Propose(Proposal),
-    Sealed { version: Version },
-    Withdrawn { put_id: PutId, holder: NodeId },
+    Sealed {
+        version: Version,
+    },
+    Withdrawn {
+        put_id: PutId,
+        holder: NodeId,
+    },
     Remove,
     Mirror(MirrorEntry),
-    Check { version: Version },
+    Check {
+        version: Version,
+    },
+    /// Something is said to be known of the key.
+    Claim(MirrorEntry),
+    /// This object is said not to be where it should be.
+    Doubt {
+        version: Version,
+    },
 }
 
 /// An object that wants to be the key's.
@@ -85,17 +110,35 @@ impl Job {
             HomeEventKind::Withdrawn { put_id, holder } => JobKind::Withdrawn { put_id, holder },
             HomeEventKind::Remove => JobKind::Remove,
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
-            HomeEventKind::Locate => unreachable!("look-ups are answered at once"),
+            HomeEventKind::Share(entry) => JobKind::Claim(entry),
+            HomeEventKind::Doubt { version } => JobKind::Doubt { version },
+            HomeEventKind::Locate | HomeEventKind::Recall => unreachable!("look-ups are answered at once"),
         };
         let asker = Asker {
             token: Some(token),
             homes: event.homes,
         };
-        Self { asker, kind }
+        Self::of(asker, kind)
+    }
+
+    pub(super) fn of(asker: Asker, kind: JobKind) -> Self {
+        Self {
+            asker,
+            kind,
+            is_recalled: false,
+        }
+    }
+
+    /// Whether it decides, so that all that was decided before must be known.
+    fn decides(&self) -> bool {
+        matches!(
+            self.kind,
+            JobKind::Propose(_) | JobKind::Remove | JobKind::Sealed { .. }
+        )
     }
 
     /// Whether it is not worth beginning once nobody waits for its answer.
-    fn is_for_its_answer(&self) -> bool {
+    pub(super) fn is_for_its_answer(&self) -> bool {
         matches!(self.kind, JobKind::Propose(_) | JobKind::Remove)
     }
 }
@@ -104,7 +147,13 @@ impl Job {
 #[derive(Debug)]
 pub(super) enum Step {
     /// Whether a holder has the key's object still, before a proposal goes on.
-    Confirm(Proposal, Confirm),
+    Confirm(Proposal, Inquiry),
+    /// Whether a holder has the key's object still, before another of the same epoch takes its place.
+    Weigh(Object, Inquiry),
+    /// Whether a holder has an object that a reader did not find.
+    Doubt(Inquiry),
+    /// What the partner knows of the key, before a job goes on.
+    Recall(JobKind),
     /// The partner, which was told what the key's entry is now.
     Mirror(Decision),
     /// Holders that are to drop what was removed.
@@ -125,23 +174,21 @@ pub(super) enum Decision {
     Checked,
 }
 
-/// See [`Step::Confirm`].
-#[derive(Debug)]
-pub(super) struct Confirm {
-    pub(super) version: Version,
-    /// Whose answer is waited for.
-    pub(super) asked: Option<Replica>,
-    /// To be asked after it.
-    pub(super) left: VecDeque<Replica>,
-    /// Why it could not be said of one of them.
-    pub(super) failure: Option<ServiceError>,
+impl Decision {
+    /// The object that its holders have dropped, if that is what is told.
+    pub(super) fn withdrawn(&self) -> Option<Version> {
+        match self {
+            Self::Withdrawn(version) => *version,
+            _ => None,
+        }
+    }
 }
 
 /// See [`Step::Drop`].
 #[derive(Debug)]
 pub(super) struct Drops {
     /// Not answered yet.
-    pub(super) open: BTreeMap<QuestionToken, Owed>,
+    pub(super) open: BTreeMap<QuestionToken, OwedDrop>,
     /// Why one was not done.
     pub(super) failure: Option<ServiceError>,
 }
@@ -154,7 +201,7 @@ pub(super) enum Mirrored {
     /// There is no partner, or it was not reached: then the decision is degraded.
     Alone { degraded: bool },
     /// It knows of a sealed object that is not superseded.
-    Objected(Object),
+    Objected(HomeEntry),
     /// It was reached and did not take it.
     Refused(ServiceError),
 }
@@ -234,7 +281,10 @@ impl Directory {
     /// Begins a job: it is over, or waits for an answer, when this returns.
     fn start(&mut self, key: KeyHash, job: Job) {
         self.lose_the_dead(key);
-        let Job { asker, kind } = job;
+        if job.decides() && !job.is_recalled && !self.may_decide(job.asker.homes) {
+            return self.recall(key, job);
+        }
+        let Job { asker, kind, .. } = job;
         match kind {
             JobKind::Propose(proposal) => self.propose(key, asker, proposal),
             JobKind::Sealed { version } => self.sealed(key, asker, version),
@@ -242,6 +292,8 @@ impl Directory {
             JobKind::Remove => self.remove(key, asker, Removal::default()),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),
             JobKind::Check { version } => self.check(key, asker, version),
+            JobKind::Claim(told) => self.claim(key, asker, told),
+            JobKind::Doubt { version } => self.doubt(key, asker, version),
         }
     }
 
@@ -251,7 +303,10 @@ impl Directory {
         let (asker, step) = running.expect("a question is asked by what runs on its key");
         self.lose_the_dead(key);
         match step {
-            Step::Confirm(proposal, confirm) => self.confirmed(key, asker, proposal, confirm, answer.into_holders()),
+            Step::Confirm(proposal, inquiry) => self.confirmed(key, asker, proposal, inquiry, answer.into_holders()),
+            Step::Weigh(object, inquiry) => self.weighed(key, asker, object, inquiry, answer.into_holders()),
+            Step::Doubt(inquiry) => self.doubted(key, asker, inquiry, answer.into_holders()),
+            Step::Recall(kind) => self.recalled(key, Job::of(asker, kind), answer),
             Step::Mirror(decision) => self.mirrored(key, asker, decision, answer.into_mirrored()),
             Step::Drop(mut drops) => {
                 let owed = drops.open.remove(&question).expect("a drop that is waited for");
@@ -271,6 +326,7 @@ impl Directory {
 
     /// Goes on once the partner has been told.
     pub(super) fn mirrored(&mut self, key: KeyHash, asker: Asker, decision: Decision, mirrored: Mirrored) {
+        self.note_untold(key, asker.homes, &decision, &mirrored);
         match decision {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
@@ -278,7 +334,7 @@ impl Directory {
             Decision::Withdrawn(_) | Decision::Checked => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {
-                        entry.sealed.get_or_insert(object);
+                        entry.sealed.get_or_insert(Object::new(asker.homes, object));
                     });
                 }
                 self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
@@ -289,10 +345,19 @@ impl Directory {
 
 impl Answer {
     /// `None` if the holder was not reached.
-    fn into_holders(self) -> Option<KeyResult<HolderAnswer>> {
+    pub(super) fn into_holders(self) -> Option<KeyResult<HolderAnswer>> {
         match self {
             Self::Holder(answer) => Some(answer),
-            Self::Partner(_) => Some(Err(wrong_answer())),
+            Self::Partner(_) | Self::Page(_) => Some(Err(wrong_answer())),
+            Self::Unreachable => None,
+        }
+    }
+
+    /// `None` if the member was not reached.
+    pub(super) fn into_page(self) -> Option<KeyResult<Page>> {
+        match self {
+            Self::Page(answer) => Some(answer),
+            Self::Partner(_) | Self::Holder(_) => Some(Err(wrong_answer())),
             Self::Unreachable => None,
         }
     }
@@ -300,9 +365,9 @@ impl Answer {
     fn into_mirrored(self) -> Mirrored {
         match self {
             Self::Partner(Ok(HomeAnswer::Done { .. })) => Mirrored::Told,
-            Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry.into()),
+            Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry),
             Self::Partner(Err(error)) => Mirrored::Refused(error),
-            Self::Partner(Ok(_)) | Self::Holder(_) => Mirrored::Refused(wrong_answer()),
+            Self::Partner(Ok(_)) | Self::Holder(_) | Self::Page(_) => Mirrored::Refused(wrong_answer()),
             Self::Unreachable => Mirrored::Alone { degraded: true },
         }
     }

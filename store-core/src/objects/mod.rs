@@ -5,8 +5,9 @@
 //!
 //! *A put.* [`Holder::reserve`] sets a region aside. Each write into it is announced by [`Holder::begin_write`] and
 //! over with [`Holder::end_write`]; [`Holder::wrote`] in between says that the bytes are there.
-//! [`Holder::begin_commit`] stops the writing and says which pieces the owner must read and check. The commit then goes
-//! through three types, so that no step can be left out:
+//! [`Holder::begin_commit`] refuses an object of which bytes were never written, whatever the memory has there; it stops
+//! the writing and says which pieces the owner must read and check. The commit then goes through three types, so that no
+//! step can be left out:
 //!
 //! | has | call | next |
 //! |---|---|---|
@@ -29,6 +30,7 @@
 //! Payload is counted in occupied bytes (lengths rounded up to the alignment), and always
 //! capacity = free + sealed + reserved + held.
 
+mod announce;
 mod commit;
 mod error;
 mod names;
@@ -40,6 +42,7 @@ mod reserve;
 mod segment;
 mod slots;
 mod write;
+mod written;
 
 use self::names::Names;
 use self::region::Record;

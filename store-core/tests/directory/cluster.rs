@@ -269,6 +269,9 @@ impl Cluster {
                     assert_eq!(to, home_id(1 - home));
                     self.request(1 - home, Asker::Home(question), event);
                 }
+                Action::AskAnnouncement { .. } | Action::AskHandOver { .. } => {
+                    unreachable!("no member list is given here")
+                }
                 Action::AskHolder {
                     question,
                     to,
@@ -348,9 +351,18 @@ impl Cluster {
         let incarnation = Incarnation(node.incarnation);
         for home in [FIRST, SECOND] {
             let node = holder_id(holder);
-            self.under_way
-                .push(Message::ToHome(home, Event::Incarnation { node, incarnation }));
+            self.under_way.push(Message::ToHome(home, heard(node, incarnation)));
         }
+    }
+}
+
+/// What a home learns of a member that answers it and withholds nothing.
+pub(crate) fn heard(node: NodeId, incarnation: Incarnation) -> Event {
+    Event::Heard {
+        node,
+        incarnation,
+        untold_keys: 0,
+        is_reachable: true,
     }
 }
 

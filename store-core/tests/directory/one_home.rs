@@ -352,11 +352,7 @@ fn what_lay_in_an_earlier_life_of_its_holder_is_gone() {
         ErrorCode::Conflict,
         "a word of the earlier life"
     );
-    let lower = Event::Incarnation {
-        node: holder_id(0),
-        incarnation: Incarnation(1),
-    };
-    cluster.event(FIRST, lower);
+    cluster.event(FIRST, heard(holder_id(0), Incarnation(1)));
     assert_eq!(cluster.store(FIRST, key(1), 5, 0), version(1, 5));
 }
 
@@ -436,15 +432,34 @@ fn a_home_alone_by_its_view_is_not_degraded_and_asks_nobody() {
 }
 
 #[test]
-fn an_unsettled_home_does_not_say_miss() {
+fn an_unsettled_home_does_not_say_miss_and_lets_puts_wait() {
     let mut cluster = Cluster::new(1);
-    cluster.directories[FIRST].set_settled(false);
-    assert_eq!(
-        cluster.call(FIRST, key(1), HomeEventKind::Locate),
-        Ok(HomeAnswer::Unknown)
-    );
-    cluster.store(FIRST, key(1), 1, 0);
-    assert_eq!(cluster.located(FIRST, key(1)), Some(version(1, 1)));
+    let members = vec![home_id(FIRST), home_id(SECOND), holder_id(0)];
+    cluster.event(FIRST, Event::View { members });
+    let locate = |cluster: &mut Cluster| cluster.call(FIRST, key(1), HomeEventKind::Locate);
+    assert_eq!(locate(&mut cluster), Ok(HomeAnswer::Unknown));
+    let put = cluster.send(FIRST, key(1), propose(1, 0, 1));
+    cluster.settle();
+    assert!(cluster.answers.is_empty(), "nobody has told what is held");
+    cluster.event(FIRST, Event::Lost { node: home_id(SECOND) });
+    assert_eq!(locate(&mut cluster), Ok(HomeAnswer::Unknown));
+    cluster.event(FIRST, Event::Lost { node: holder_id(0) });
+    cluster.settle();
+    assert_eq!(locate(&mut cluster), Ok(HomeAnswer::Miss));
+    assert_eq!(cluster.answers.remove(&put), Some(Ok(accepted(version(1, 1)))));
+}
+
+#[test]
+fn a_put_that_waits_too_long_for_an_unsettled_home_is_told_so() {
+    let mut cluster = Cluster::new(1);
+    let members = vec![home_id(FIRST), holder_id(0)];
+    cluster.event(FIRST, Event::View { members });
+    let put = cluster.send(FIRST, key(1), propose(1, 0, 1));
+    cluster.settle();
+    cluster.pass(DEADLINE_MS);
+    let error = cluster.answers.remove(&put).unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::DeadlineExceeded);
+    assert_eq!(cluster.directories[FIRST].counts().waiting, 0);
 }
 
 /// Proposals of distinct puts, on this many keys that each have a pending object.

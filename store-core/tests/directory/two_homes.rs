@@ -145,10 +145,8 @@ fn a_stale_object_at_the_second_home_gives_way_once_its_holder_denies_it() {
 fn only_the_first_home_tells_the_second() {
     let mut cluster = Cluster::new(1);
     let entry = MirrorEntry {
-        sealed: None,
-        pending: None,
-        withdrawn: None,
         epoch: 9,
+        ..MirrorEntry::default()
     };
     let error = cluster.call(FIRST, key(1), HomeEventKind::Mirror(entry)).unwrap_err();
     assert_eq!(error.code, ErrorCode::Conflict);

@@ -1,0 +1,306 @@
+//! What others say of a key: the partner, which decided alone or hands over what it keeps, and holders, which announce
+//! what they have. Of two objects of a key one wins, and the holders of the other are asked to drop it.
+
+use super::entry::{Object, Pending};
+use super::inquire::{Inquiry, Verdict};
+use super::work::{Asker, Job, JobKind, Purpose, Step};
+use super::{Action, Directory, is_gone};
+use crate::limits::{
+    CONTESTED_CHECK_MS, CONTESTED_MAX, DIRECTORY_KEYS_MAX, DIRECTORY_QUESTION_MS, PAID_AT_ONCE_MAX, PENDING_CHECK_MS,
+};
+use crate::time::Time;
+use std::collections::BTreeMap;
+use tenon_protocol::ids::{KeyHash, NodeId, Version};
+use tenon_protocol::member::{
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, Homes, MirrorEntry, OwedDrop,
+};
+use tenon_protocol::message::KeyResult;
+
+/// Objects that were claimed while nobody could say whether the key's present one is still there.
+#[derive(Debug, Default)]
+pub(super) struct Contested {
+    claims: BTreeMap<KeyHash, Object>,
+    look_at: Time,
+}
+
+impl Directory {
+    /// Takes in what is said to be known of a key.
+    pub(super) fn claim(&mut self, key: KeyHash, asker: Asker, mut told: MirrorEntry) {
+        self.bury(key, asker.homes, &mut told);
+        if let Some(pending) = told.pending {
+            self.adopt_pending(key, Object::new(asker.homes, pending));
+        }
+        let lives = &self.lives;
+        let object = told.sealed.and_then(|sealed| {
+            let mut object = Object::new(asker.homes, sealed);
+            let is_lost = object.lose(|replica| is_gone(lives, replica));
+            (!is_lost).then_some(object)
+        });
+        match object {
+            Some(object) => self.weigh(key, asker, object),
+            None => self.claimed(asker),
+        }
+    }
+
+    fn claimed(&mut self, asker: Asker) {
+        self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
+    }
+
+    /// What was removed elsewhere is removed here.
+    fn bury(&mut self, key: KeyHash, homes: Homes, told: &mut MirrorEntry) {
+        let owed = std::mem::take(&mut told.owed);
+        if told.epoch > self.tombstones.epoch(key) || !owed.is_empty() {
+            self.tombstones.raise(self.now, key, homes, told.epoch, owed);
+        }
+        let epoch = self.tombstones.epoch(key);
+        let buried = self.entries.change(key, |entry| {
+            entry
+                .sealed
+                .take_if(|object| object.version.epoch.0 < epoch || Some(object.version) == told.withdrawn)
+        });
+        if let Some(object) = buried.filter(|object| object.version.epoch.0 < epoch) {
+            self.tombstones.raise(self.now, key, homes, epoch, object.drops());
+        }
+        let is_buried = |version: Version| version.epoch.0 < epoch;
+        if self
+            .entries
+            .pending(key)
+            .is_some_and(|pending| is_buried(pending.object.version))
+        {
+            self.set_pending(key, None);
+        }
+    }
+
+    /// The partner has accepted an object that is not sealed yet: it is waited for here too.
+    fn adopt_pending(&mut self, key: KeyHash, object: Object) {
+        let epoch = object.version.epoch;
+        let is_late = self
+            .entries
+            .sealed(key)
+            .is_some_and(|sealed| sealed.version.epoch >= epoch);
+        let is_gone = object.replicas.iter().any(|replica| is_gone(&self.lives, replica));
+        if is_late || is_gone || epoch.0 < self.tombstones.epoch(key) || self.entries.pending(key).is_some() {
+            return;
+        }
+        let pending = Pending {
+            object,
+            is_own: false,
+            degraded: false,
+            check_at: self.now.after_ms(PENDING_CHECK_MS),
+        };
+        self.set_pending(key, Some(pending));
+    }
+
+    /// A sealed object wants to be the key's.
+    fn weigh(&mut self, key: KeyHash, asker: Asker, object: Object) {
+        let version = object.version;
+        if version.epoch.0 < self.tombstones.epoch(key) {
+            self.release(key, object);
+            return self.claimed(asker);
+        }
+        if let Some(pending) = self.entries.pending(key)
+            && pending.object.version.epoch <= version.epoch
+        {
+            // Either its seal was not reported, or it has lost: its holder will be told when it reports.
+            self.set_pending(key, None);
+        }
+        let present = self.entries.sealed(key).map(|present| present.version);
+        match present {
+            Some(present) if present == version => self.entries.change(key, |entry| {
+                let known = entry.sealed.as_mut().expect("it was just seen");
+                known.gain(&object.replicas);
+            }),
+            Some(present) if present.epoch > version.epoch => self.release(key, object),
+            Some(present) if present.epoch == version.epoch => {
+                let mut inquiry = Inquiry::of(self.entries.sealed(key).expect("it was just seen"));
+                let verdict = self.inquire(key, &mut inquiry);
+                return self.decide_claim(key, asker, object, inquiry, verdict);
+            }
+            _ => self.replace(key, object),
+        }
+        self.claimed(asker);
+    }
+
+    /// Makes an object the key's; the one before is to be dropped.
+    fn replace(&mut self, key: KeyHash, object: Object) {
+        if self.entries.len() >= DIRECTORY_KEYS_MAX && self.entries.get(key).is_none() {
+            return;
+        }
+        let before = self.entries.change(key, |entry| entry.sealed.replace(object));
+        if let Some(before) = before {
+            self.release(key, before);
+        }
+    }
+
+    /// A holder of the present object has answered, or not, whether it has it still.
+    pub(super) fn weighed(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        object: Object,
+        mut inquiry: Inquiry,
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        let verdict = self.inquired(key, &mut inquiry, answer);
+        self.decide_claim(key, asker, object, inquiry, verdict);
+    }
+
+    /// Two objects of one epoch, which homes accepted while they did not see each other: if both are there the lower put
+    /// id wins.
+    fn decide_claim(&mut self, key: KeyHash, asker: Asker, object: Object, inquiry: Inquiry, verdict: Option<Verdict>) {
+        let Some(verdict) = verdict else {
+            return self.wait(key, asker, Step::Weigh(object, inquiry));
+        };
+        let is_present = self
+            .entries
+            .sealed(key)
+            .is_some_and(|present| present.version == inquiry.version);
+        match verdict {
+            Verdict::Held if is_present => {
+                self.losers += 1;
+                if object.version.wins_over(&inquiry.version) {
+                    self.replace(key, object);
+                } else {
+                    self.release(key, object);
+                }
+            }
+            Verdict::NotHeld if is_present => {
+                self.entries.change(key, |entry| entry.sealed = None);
+                self.replace(key, object);
+            }
+            Verdict::Failed(error) => {
+                if asker.token.is_none() && self.contested.claims.len() < CONTESTED_MAX {
+                    self.contested.claims.insert(key, object);
+                }
+                return self.reply(asker.token, Err(error));
+            }
+            // Its holder has begun another life meanwhile.
+            Verdict::Held | Verdict::NotHeld => return self.weigh(key, asker, object),
+        }
+        self.claimed(asker);
+    }
+
+    /// What could not be decided is tried again.
+    pub(super) fn retry_contested(&mut self) {
+        if self.contested.claims.is_empty() || self.now < self.contested.look_at {
+            return;
+        }
+        self.contested.look_at = self.now.after_ms(CONTESTED_CHECK_MS);
+        for (key, object) in std::mem::take(&mut self.contested.claims) {
+            let asker = Asker {
+                token: None,
+                homes: object.homes,
+            };
+            let told = MirrorEntry {
+                sealed: Some((&object).into()),
+                ..MirrorEntry::default()
+            };
+            self.submit(key, Job::of(asker, JobKind::Claim(told)));
+        }
+    }
+
+    /// An object is not the key's: its holders owe its drop.
+    fn release(&mut self, key: KeyHash, object: Object) {
+        let epoch = object.version.epoch.0.min(self.tombstones.epoch(key).max(1));
+        self.tombstones
+            .raise(self.now, key, object.homes, epoch, object.drops());
+        for owed in self.tombstones.owed(key).to_vec() {
+            self.ask_to_pay(key, owed);
+        }
+    }
+
+    fn ask_to_pay(&mut self, key: KeyHash, owed: OwedDrop) {
+        if self.paying >= PAID_AT_ONCE_MAX {
+            return;
+        }
+        self.paying += 1;
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let question = self.new_question(deadline, Purpose::Pay { key, owed });
+        let ask = HolderQuestion {
+            key_hash: key,
+            version: owed.version,
+            kind: HolderQuestionKind::Drop,
+        };
+        self.actions.push(Action::AskHolder {
+            question,
+            to: owed.replica.holder,
+            deadline,
+            ask,
+        });
+    }
+
+    /// Asks a holder that can be reached for the drops that it owes, some at a time.
+    pub(super) fn collect_debts(&mut self, holder: NodeId) {
+        if self.paying > 0 {
+            return;
+        }
+        let keys: Vec<KeyHash> = self.tombstones.debts(holder).take(PAID_AT_ONCE_MAX).collect();
+        for key in keys {
+            for owed in self.tombstones.owed(key).to_vec() {
+                if owed.replica.holder == holder {
+                    self.ask_to_pay(key, owed);
+                }
+            }
+        }
+    }
+
+    /// A holder has answered, or not, whether it has dropped what it owed.
+    pub(super) fn paid(&mut self, key: KeyHash, owed: OwedDrop, answer: Option<KeyResult<HolderAnswer>>) {
+        self.paying -= 1;
+        let is_paid = matches!(answer, Some(Ok(HolderAnswer::Dropped))) || is_gone(&self.lives, &owed.replica);
+        if is_paid {
+            self.tombstones.pay(key, |other| *other == owed);
+        }
+    }
+
+    /// A holder has begun another life: it owes nothing of the earlier one.
+    pub(super) fn forgive(&mut self, holder: NodeId) {
+        let keys: Vec<KeyHash> = self.tombstones.debts(holder).collect();
+        let lives = &self.lives;
+        for key in keys {
+            self.tombstones.pay(key, |owed| is_gone(lives, &owed.replica));
+        }
+    }
+
+    /// A reader has not found the key's object where it should be.
+    pub(super) fn doubt(&mut self, key: KeyHash, asker: Asker, version: Version) {
+        match self.entries.sealed(key) {
+            Some(object) if object.version == version => {
+                let mut inquiry = Inquiry::of(object);
+                let verdict = self.inquire(key, &mut inquiry);
+                self.decide_doubt(key, asker, inquiry, verdict);
+            }
+            _ => self.reply(asker.token, Ok(HomeAnswer::Done { changed: false })),
+        }
+    }
+
+    /// A holder has answered, or not, whether it has what a reader did not find.
+    pub(super) fn doubted(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        mut inquiry: Inquiry,
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        let verdict = self.inquired(key, &mut inquiry, answer);
+        self.decide_doubt(key, asker, inquiry, verdict);
+    }
+
+    fn decide_doubt(&mut self, key: KeyHash, asker: Asker, inquiry: Inquiry, verdict: Option<Verdict>) {
+        let answer = match verdict {
+            None => return self.wait(key, asker, Step::Doubt(inquiry)),
+            Some(Verdict::Held) => Ok(HomeAnswer::Done { changed: false }),
+            Some(Verdict::Failed(error)) => Err(error),
+            Some(Verdict::NotHeld) => {
+                let version = inquiry.version;
+                let lost = self
+                    .entries
+                    .change(key, |entry| entry.sealed.take_if(|object| object.version == version));
+                Ok(HomeAnswer::Done {
+                    changed: lost.is_some(),
+                })
+            }
+        };
+        self.reply(asker.token, answer);
+    }
+}

@@ -1,0 +1,270 @@
+//! Learning what other members know, and telling partners what was decided without them.
+
+use super::entry::shard_of;
+use super::members::Learning;
+use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
+use super::{Action, Answer, Directory};
+use crate::limits::{
+    DIRECTORY_QUESTION_MS, DIRECTORY_SHARDS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, RETOLD_AT_ONCE_MAX,
+    RETRY_MS,
+};
+use tenon_protocol::ids::{KeyHash, NodeId};
+use tenon_protocol::limits::PAGE_KEYS_MAX;
+use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, Page, PageKey};
+use tenon_protocol::message::KeyResult;
+
+impl Directory {
+    /// Whether this home may say what a key's object is, as far as it depends on what others know.
+    pub(super) fn may_decide(&self, homes: Homes) -> bool {
+        self.members.is_complete() && self.members.is_in_step_with(homes.partner_of(self.node))
+    }
+
+    /// Whether this home has learned all that there is to know of a key.
+    pub(super) fn is_grown(&self, homes: Homes) -> bool {
+        self.members.is_complete() && self.members.is_grown_with(homes.partner_of(self.node))
+    }
+
+    /// A job that decides has come before this home knows all: the partner is asked what it knows, or the job waits.
+    pub(super) fn recall(&mut self, key: KeyHash, job: Job) {
+        let partner = job.asker.homes.partner_of(self.node);
+        let Some(to) = partner.filter(|partner| self.members.is_seen(*partner)) else {
+            return self.waiting.push_back((key, job));
+        };
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let question = self.new_question(deadline, Purpose::Step { key });
+        let event = HomeEvent {
+            key_hash: key,
+            homes: job.asker.homes,
+            kind: HomeEventKind::Recall,
+        };
+        self.actions.push(Action::AskPartner {
+            question,
+            to,
+            deadline,
+            event,
+        });
+        self.wait(key, job.asker, Step::Recall(job.kind));
+    }
+
+    /// The partner has said, or not, what it knows of a key.
+    pub(super) fn recalled(&mut self, key: KeyHash, mut job: Job, answer: Answer) {
+        let Answer::Partner(Ok(HomeAnswer::Known { entry, is_grown })) = answer else {
+            return self.waiting.push_back((key, job));
+        };
+        let asker = Asker {
+            token: None,
+            homes: job.asker.homes,
+        };
+        let queue = &mut self.work.entry(key).or_default().queue;
+        if is_grown {
+            job.is_recalled = true;
+            queue.push_front(job);
+        } else {
+            self.waiting.push_back((key, job));
+        }
+        queue.push_front(Job::of(asker, JobKind::Claim(entry)));
+    }
+
+    /// Tries again what waited until more is known. What nobody waits for any more is not tried.
+    pub(super) fn retry_waiting(&mut self) {
+        for (key, job) in std::mem::take(&mut self.waiting) {
+            if job.asker.token.is_some_and(|token| self.requests.contains(token)) {
+                self.submit(key, job);
+            }
+        }
+    }
+
+    /// Asks members for what they have not told yet, and tells partners what they were not told, some at a time.
+    pub(super) fn learn(&mut self) {
+        let (mut asks, mut tells) = (Vec::new(), Vec::new());
+        for (id, member) in self.members.askable(self.now) {
+            if let Learning::Open(after) = member.announced {
+                asks.push((Purpose::Announce { member: id }, id, after));
+            }
+            if let Learning::Open(after) = member.handed_over {
+                asks.push((Purpose::HandOver { partner: id }, id, after));
+            }
+            if member.retelling == 0 && !member.untold.is_empty() {
+                let untold = member.untold.iter().take(RETOLD_AT_ONCE_MAX);
+                tells.extend(untold.map(|(key, untold)| (id, *key, *untold)));
+            }
+        }
+        let room = LEARNING_AT_ONCE_MAX.saturating_sub(self.learning);
+        for (purpose, to, after) in asks.into_iter().take(room) {
+            self.learning += 1;
+            self.ask_page(purpose, to, after);
+        }
+        for (to, key, untold) in tells {
+            self.members.change(to, |member| member.retelling += 1);
+            let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+            let purpose = Purpose::Retell {
+                partner: to,
+                key,
+                stamp: untold.stamp,
+            };
+            let question = self.new_question(deadline, purpose);
+            let event = HomeEvent {
+                key_hash: key,
+                homes: untold.homes,
+                kind: HomeEventKind::Share(self.known(key, untold.withdrawn)),
+            };
+            self.actions.push(Action::AskPartner {
+                question,
+                to,
+                deadline,
+                event,
+            });
+        }
+    }
+
+    fn ask_page(&mut self, purpose: Purpose, to: NodeId, after: Option<KeyHash>) {
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let is_announcement = matches!(purpose, Purpose::Announce { .. });
+        let question = self.new_question(deadline, purpose);
+        self.members.change(to, |member| {
+            let learning = if is_announcement {
+                &mut member.announced
+            } else {
+                &mut member.handed_over
+            };
+            *learning = Learning::Asked(after);
+        });
+        self.actions.push(if is_announcement {
+            Action::AskAnnouncement {
+                question,
+                to,
+                deadline,
+                after,
+            }
+        } else {
+            Action::AskHandOver {
+                question,
+                to,
+                deadline,
+                after,
+            }
+        });
+    }
+
+    /// A member has told a page of what it knows, or not.
+    pub(super) fn learned(&mut self, from: NodeId, is_announcement: bool, answer: Option<KeyResult<Page>>) {
+        self.learning -= 1;
+        let page = answer.and_then(Result::ok);
+        let now = self.now;
+        let next = page.as_ref().map(|page| page.next);
+        self.members.change(from, |member| {
+            let learning = if is_announcement {
+                &mut member.announced
+            } else {
+                &mut member.handed_over
+            };
+            let Learning::Asked(after) = *learning else { return };
+            *learning = match next {
+                Some(None) => Learning::Done,
+                Some(next) if next > after => Learning::Open(next),
+                // No answer, or one that leads nowhere.
+                _ => {
+                    member.ask_at = now.after_ms(RETRY_MS);
+                    Learning::Open(after)
+                }
+            };
+        });
+        for PageKey { key_hash, homes, entry } in page.into_iter().flat_map(|page| page.keys) {
+            if homes.includes(self.node) {
+                let asker = Asker { token: None, homes };
+                self.submit(key_hash, Job::of(asker, JobKind::Claim(entry)));
+            }
+        }
+        self.learn();
+        self.retry_waiting();
+    }
+
+    /// Remembers what the partner was not told, and forgets what it was.
+    pub(super) fn note_untold(&mut self, key: KeyHash, homes: Homes, decision: &Decision, mirrored: &Mirrored) {
+        let Some(partner) = homes.partner_of(self.node) else {
+            return;
+        };
+        match mirrored {
+            Mirrored::Told => self.members.told(partner, key),
+            Mirrored::Alone { .. } | Mirrored::Refused(_) => {
+                self.members.leave_untold(partner, key, homes, decision.withdrawn());
+            }
+            Mirrored::Objected(_) => {}
+        }
+    }
+
+    /// A page of the entries and tombstones of the keys that are shared with a partner, in the order of key hashes.
+    /// Whoever takes the first page is told all, so that nothing is left untold.
+    pub fn hand_over(&mut self, partner: NodeId, after: Option<KeyHash>) -> Page {
+        if after.is_none() {
+            self.members.change(partner, |member| {
+                member.untold.clear();
+                member.has_overflowed = false;
+            });
+        }
+        let from = after.unwrap_or(KeyHash::from_bytes([0; 16]));
+        let (mut keys, mut seen) = (Vec::new(), 0);
+        for shard in shard_of(from)..DIRECTORY_SHARDS {
+            let first = keys.len();
+            seen += self.shared_keys(shard, partner, after, &mut keys);
+            keys[first..].sort_unstable_by_key(|(key, _)| *key);
+            keys.dedup_by_key(|(key, _)| *key);
+            if keys.len() > PAGE_KEYS_MAX {
+                keys.truncate(PAGE_KEYS_MAX);
+                let next = keys.last().map(|(key, _)| *key);
+                return self.page(keys, next);
+            }
+            if seen >= HAND_OVER_KEYS_SEEN_MAX && shard + 1 < DIRECTORY_SHARDS {
+                return self.page(keys, Some(last_of_shard(shard)));
+            }
+        }
+        self.page(keys, None)
+    }
+
+    /// Adds the keys of a shard that come after `after` and are shared with `partner`; answers how many were looked at.
+    fn shared_keys(
+        &self,
+        shard: usize,
+        partner: NodeId,
+        after: Option<KeyHash>,
+        keys: &mut Vec<(KeyHash, Homes)>,
+    ) -> usize {
+        let mut seen = 0;
+        let first = first_of_shard(shard);
+        let buried = self
+            .tombstones
+            .keys(first..)
+            .take_while(|(key, _)| shard_of(*key) == shard);
+        for (key, homes) in self.entries.keys_of(shard).chain(buried) {
+            seen += 1;
+            if Some(key) > after && homes.partner_of(self.node) == Some(partner) {
+                keys.push((key, homes));
+            }
+        }
+        seen
+    }
+
+    fn page(&self, keys: Vec<(KeyHash, Homes)>, next: Option<KeyHash>) -> Page {
+        let keys = keys.into_iter().map(|(key_hash, homes)| PageKey {
+            key_hash,
+            homes,
+            entry: self.known(key_hash, None),
+        });
+        Page {
+            keys: keys.collect(),
+            next,
+        }
+    }
+}
+
+fn first_of_shard(shard: usize) -> KeyHash {
+    let mut bytes = [0; 16];
+    bytes[0] = u8::try_from(shard).expect("shards are numbered by a byte");
+    KeyHash::from_bytes(bytes)
+}
+
+fn last_of_shard(shard: usize) -> KeyHash {
+    let mut bytes = [u8::MAX; 16];
+    bytes[0] = u8::try_from(shard).expect("shards are numbered by a byte");
+    KeyHash::from_bytes(bytes)
+}
