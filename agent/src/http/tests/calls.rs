@@ -13,14 +13,14 @@ use super::client::Answer;
 use super::{Served, payload};
 
 const MIB: usize = 1 << 20;
-const PUT: PutId = PutId::from_bytes([1; 16]);
+pub(super) const PUT: PutId = PutId::from_bytes([1; 16]);
 const HOLDER: NodeId = NodeId::from_bytes([2; 16]);
 const VERSION: Version = Version {
     epoch: Epoch(3),
     put_id: PUT,
 };
 
-async fn answered(front: &Served, path: &str, body: &Value, reply: Reply) -> Answer {
+pub(super) async fn answered(front: &Served, path: &str, body: &Value, reply: Reply) -> Answer {
     front.node.replies.lock().push_back(reply);
     front.post(path, &body.to_string()).await
 }
@@ -37,7 +37,7 @@ fn node_ref() -> NodeRef {
     }
 }
 
-fn reserved(write_key: u64) -> Reply {
+pub(super) fn reserved(write_key: u64) -> Reply {
     Reply::Reserve(ReserveReply {
         nodes: vec![node_ref()],
         items: vec![
@@ -55,7 +55,7 @@ fn reserved(write_key: u64) -> Reply {
     })
 }
 
-fn reserve_body(len_bytes: usize) -> Value {
+pub(super) fn reserve_body(len_bytes: usize) -> Value {
     json!({
         "namespace": "default", "put_id": PUT,
         "items": [{"key": "a b", "len_bytes": len_bytes}, {"key": "", "len_bytes": 1}],

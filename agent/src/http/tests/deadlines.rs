@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::Served;
+use super::calls::{PUT, answered, reserve_body, reserved};
 use super::client::{Answer, answer, request};
 use crate::limits::HTTP_TRANSFERS_MAX;
 
@@ -103,6 +104,21 @@ async fn bodies_that_trickle_end_by_their_deadline_and_give_their_places_back() 
         }
         front.assert_nothing_reserved().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_trickles_ends_by_the_deadline_of_its_own_length() {
+    let front = Served::start().await;
+    answered(&front, "/v1/reserve", &reserve_body(LARGE), reserved(77)).await;
+    for (len_bytes, expected) in [(LARGE, LARGE_DEADLINE), (24 * MIB, Duration::from_secs(8))] {
+        let start = Instant::now();
+        let path = format!("/v1/puts/{PUT}/a%20b");
+        let head = request("PUT", &path, &[("Content-Length", &len_bytes.to_string())], b"");
+        let answer = trickle(&front, head, b"x").await.await.unwrap();
+        answer.expect_error(408, "deadline_exceeded");
+        assert_about(start.elapsed(), expected);
+    }
+    assert!(front.node.written.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
