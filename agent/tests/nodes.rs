@@ -9,14 +9,9 @@ use std::time::Duration;
 use tenon_agent::assemble::{self, Running};
 use tenon_agent::config::{Config, Environment, Flags, Host};
 use tenon_agent::metrics::Metrics;
-use tenon_agent::service::Caller;
 use tenon_client::{Client, ConnectOptions, PutOptions};
-use tenon_protocol::checksum::Checksums;
-use tenon_protocol::error::ErrorCode;
-use tenon_protocol::ids::{Incarnation, NodeId, PutId};
-use tenon_protocol::message::{
-    CommitItem, CommitRequest, NodeState, PutOutcome, Reply, Request, ReserveItem, ReserveRequest,
-};
+use tenon_protocol::ids::{Incarnation, NodeId};
+use tenon_protocol::message::{NodeState, PutOutcome};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_transport::link::Endpoint;
 use tokio::runtime::Handle;
@@ -118,44 +113,4 @@ async fn what_is_put_through_one_node_is_got_through_every_other() {
     for node in nodes {
         node.stop().await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_stands_in_a_commit_twice_is_committed_once_and_refused_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let nodes = start(1, dir.path()).await;
-    let (node, put_id) = (&nodes[0].node, PutId::from_bytes([7; 16]));
-    let namespace = Namespace::DEFAULT.to_owned();
-    let reserve = ReserveRequest {
-        namespace: namespace.clone(),
-        put_id,
-        items: vec![ReserveItem {
-            key: "k".to_owned(),
-            len_bytes: 3,
-        }],
-        options: tenon_protocol::message::PutOptions::default(),
-    };
-    let reply = node.call(Caller::Http, soon(), Request::Reserve(reserve)).await;
-    assert!(
-        matches!(&reply, Reply::Reserve(reply) if reply.items[0].is_ok()),
-        "{reply:?}"
-    );
-    let item = CommitItem {
-        key: "k".to_owned(),
-        holders: vec![node.id()],
-        // A fresh segment is all zeroes.
-        checksums: Checksums::of(&[0; 3]),
-        fingerprint: Vec::new(),
-    };
-    let commit = CommitRequest {
-        namespace,
-        put_id,
-        items: vec![item.clone(), item],
-    };
-    let reply = node.call(Caller::Http, soon(), Request::Commit(commit)).await;
-    let Reply::Commit(items) = reply else {
-        panic!("{reply:?}")
-    };
-    assert_eq!(items[0].as_ref().unwrap().outcome, PutOutcome::Stored);
-    assert_eq!(items[1].as_ref().unwrap_err().code, ErrorCode::InvalidArgument);
 }

@@ -12,7 +12,7 @@ use tenon_integration::raw::{RawClient, new_put_id};
 use tenon_integration::wait;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::message::{PutOutcome, Reply};
+use tenon_protocol::message::{PutOutcome, Reply, Request};
 
 #[test]
 fn of_two_writers_racing_for_a_key_one_stores_and_all_nodes_have_its_bytes() {
@@ -251,19 +251,83 @@ async fn a_commit_of_other_bytes_than_arrived_is_refused_and_leaves_nothing() {
     let cluster = Cluster::start(2);
     let client = RawClient::dial(cluster[0].link_address()).await;
     let bytes = payload(6, (1 << 20) + 9);
-    for written in [bytes.len() - 1, 1 << 20] {
+    let last = bytes.len() - 1;
+    for (written, code) in [
+        (&bytes[..last], ErrorCode::BytesMissing),
+        (&bytes[..1 << 20], ErrorCode::BytesMissing),
+        (&payload(7, bytes.len())[..], ErrorCode::ChecksumMismatch),
+    ] {
         let put = client
             .reserve_one(new_put_id(), "wrong", bytes.len() as u64, Some(cluster[1].id()))
             .await;
-        put.write(0, &bytes[..written]).await.expect("the bytes can be written");
+        put.write(0, written).await.expect("the bytes can be written");
         let error = client
             .commit_one(&put, Checksums::of(&bytes))
             .await
-            .expect_err("a byte is missing");
-        assert_eq!(error.code, ErrorCode::ChecksumMismatch, "{error}");
+            .expect_err("these are other bytes");
+        assert_eq!(error.code, code, "{error}");
         assert_empty(&cluster);
     }
     cluster[0].http().get_object("wrong").expect_error(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_a_put_did_not_write_is_neither_stored_nor_told_of() {
+    let cluster = Cluster::start(1);
+    let client = RawClient::dial(cluster[0].link_address()).await;
+    let others = payload(11, (1 << 20) + 9);
+    cluster[0].http().put_object("others", &others);
+    let left_over = client.locate(&["others"]).await.items[0]
+        .as_ref()
+        .expect("an answer")
+        .clone()
+        .expect("the object is found");
+    cluster[0].http().delete(&Http::object_path("others")).expect(204);
+    for guess in [others.clone(), payload(12, others.len())] {
+        for written in [&guess[..0], &guess[1..]] {
+            let put = client
+                .reserve_one(new_put_id(), "guess", guess.len() as u64, None)
+                .await;
+            let region = &put.reservation.replicas[0];
+            assert_eq!(
+                region.offset_bytes, left_over.replicas[0].offset_bytes,
+                "the object that was removed lies where the put may write"
+            );
+            if !written.is_empty() {
+                put.write(1, written).await.expect("the bytes can be written");
+            }
+            let error = client
+                .commit_one(&put, Checksums::of(&guess))
+                .await
+                .expect_err("nobody wrote the first byte for this put");
+            assert_eq!(error.code, ErrorCode::BytesMissing);
+            assert_eq!(
+                error.message,
+                "byte 0 of 1048585 was never written (each MiB in at most 64 parts)"
+            );
+            assert_empty(&cluster);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_stands_in_a_commit_twice_is_committed_once_and_refused_once() {
+    let cluster = Cluster::start(1);
+    let client = RawClient::dial(cluster[0].link_address()).await;
+    let put = client.reserve_one(new_put_id(), "twice", 3, None).await;
+    put.write(0, b"abc").await.expect("the bytes can be written");
+    let Request::Commit(mut request) = put.commit_request(Checksums::of(b"abc")) else {
+        panic!("a commit")
+    };
+    request.items.push(request.items[0].clone());
+    let Reply::Commit(items) = client.call(&Request::Commit(request)).await else {
+        panic!("a commit is answered as one")
+    };
+    assert_eq!(items[0].as_ref().expect("the first").outcome, PutOutcome::Stored);
+    assert_eq!(
+        items[1].as_ref().expect_err("the second").code,
+        ErrorCode::InvalidArgument
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

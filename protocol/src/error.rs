@@ -74,6 +74,10 @@ error_codes! {
     GrantRefused = "grant_refused",
     /// A fault of the program itself; the log has the detail.
     Internal = "internal",
+    /// Bytes of the object were never written.
+    BytesMissing = "bytes_missing",
+    /// The put id has stored other bytes under the key before; each put has an id of its own.
+    PutIdReused = "put_id_reused",
 }
 
 impl fmt::Display for ErrorCode {

@@ -52,7 +52,9 @@ impl Exit {
             | ErrorCode::MalformedRequest
             | ErrorCode::LengthRequired
             | ErrorCode::LengthMismatch
-            | ErrorCode::RangeNotSatisfiable => Self::Invalid,
+            | ErrorCode::RangeNotSatisfiable
+            | ErrorCode::BytesMissing
+            | ErrorCode::PutIdReused => Self::Invalid,
             ErrorCode::Internal => Self::Internal,
         }
     }

@@ -148,11 +148,11 @@ fn status_of(code: ErrorCode) -> StatusCode {
         ErrorCode::NotFound | ErrorCode::UnknownNode | ErrorCode::UnknownSegment | ErrorCode::UnknownPut => {
             StatusCode::NOT_FOUND
         }
-        ErrorCode::Conflict => StatusCode::CONFLICT,
+        ErrorCode::Conflict | ErrorCode::PutIdReused => StatusCode::CONFLICT,
         ErrorCode::LengthRequired => StatusCode::LENGTH_REQUIRED,
         ErrorCode::ObjectTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorCode::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-        ErrorCode::ChecksumMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorCode::ChecksumMismatch | ErrorCode::BytesMissing => StatusCode::UNPROCESSABLE_ENTITY,
         ErrorCode::FailedRead => StatusCode::BAD_GATEWAY,
         ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Draining => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,

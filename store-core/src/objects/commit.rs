@@ -191,6 +191,13 @@ impl<T: SegmentTable> Holder<T> {
             });
         }
         let reservation = record.reservation_mut().expect("it is reserved");
+        // Before anything is compared: what lies where nobody wrote is not for the committer to learn.
+        if let Some(offset_bytes) = reservation.pieces.first_missing() {
+            return Err(CommitError::Unwritten {
+                offset_bytes,
+                len_bytes,
+            });
+        }
         let mut unknown = Vec::new();
         for ((piece, &expected), arrived) in (0..).zip(&checksums.pieces).zip(reservation.pieces.checksums()) {
             match arrived {

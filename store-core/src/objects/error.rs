@@ -1,7 +1,7 @@
 //! Why the holder refuses, and what a client is told then.
 
 use crate::allocator::ConfigError;
-use crate::limits::{HOLDS_PER_REGION_MAX, SEGMENTS_MAX};
+use crate::limits::{HOLDS_PER_REGION_MAX, SEGMENTS_MAX, WRITTEN_PARTS_PER_PIECE_MAX};
 use tenon_protocol::error::{ErrorCode, NoSpace, ServiceError};
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
 
@@ -104,6 +104,17 @@ pub enum CommitError {
         /// The length.
         len_bytes: usize,
     },
+    /// Not all bytes were written since the region was reserved, or in more than [`WRITTEN_PARTS_PER_PIECE_MAX`]
+    /// separate parts of one piece at a time.
+    #[error(
+        "byte {offset_bytes} of {len_bytes} was never written (each MiB in at most {WRITTEN_PARTS_PER_PIECE_MAX} parts)"
+    )]
+    Unwritten {
+        /// The first such byte.
+        offset_bytes: u64,
+        /// The object's length.
+        len_bytes: u64,
+    },
     /// Other bytes lie in the region than the committer described.
     #[error("piece {piece} arrived with checksum {arrived:016x}, the committer said {expected:016x}")]
     Mismatch {
@@ -120,6 +131,7 @@ impl From<CommitError> for ServiceError {
     fn from(error: CommitError) -> Self {
         let code = match error {
             CommitError::UnknownPut => ErrorCode::UnknownPut,
+            CommitError::Unwritten { .. } => ErrorCode::BytesMissing,
             CommitError::Mismatch { .. } => ErrorCode::ChecksumMismatch,
             CommitError::Inconsistent { .. } | CommitError::Fingerprint { .. } => ErrorCode::InvalidArgument,
         };

@@ -1,8 +1,9 @@
-//! Checksums of pieces that arrived whole, so that a commit need not read them again.
+//! What arrived: which bytes, and the checksums of pieces that arrived whole, so that a commit need not read them again.
 //!
 //! A checksum is kept for a piece only if exactly that piece arrived as one write and no other write touched it at the
 //! same time or later. What begins to be written is unknown from that moment on, even if the write then fails.
 
+use super::written::WrittenParts;
 use std::ops::Range;
 use tenon_protocol::checksum::{piece_count, piece_len_bytes};
 use tenon_protocol::limits::PIECE_BYTES;
@@ -14,8 +15,9 @@ pub(super) struct ArrivedPieces {
     pieces: Vec<Piece>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Piece {
+    written: WrittenParts,
     checksum: Option<u64>,
     /// Writes under way that touch this piece.
     writers: u32,
@@ -29,7 +31,7 @@ impl ArrivedPieces {
         let pieces = usize::try_from(piece_count(len_bytes)).expect("regions lie in memory");
         Self {
             len_bytes,
-            pieces: vec![Piece::default(); pieces],
+            pieces: std::iter::repeat_with(Piece::default).take(pieces).collect(),
         }
     }
 
@@ -45,6 +47,9 @@ impl ArrivedPieces {
     /// These bytes have arrived with this checksum, in a write that has begun and not ended.
     pub(super) fn arrived(&mut self, range: &Range<u64>, checksum: u64) {
         let index = range.start / PIECE_BYTES;
+        for (at, piece) in (index..).zip(self.touched(range)) {
+            piece.written.add(&within_piece(at, range));
+        }
         let is_whole = range.start.is_multiple_of(PIECE_BYTES)
             && range.end - range.start == piece_len_bytes(self.len_bytes, index);
         if !is_whole {
@@ -70,10 +75,26 @@ impl ArrivedPieces {
         self.pieces.iter().map(|piece| piece.checksum)
     }
 
+    /// The first byte that no write has brought.
+    pub(super) fn first_missing(&self) -> Option<u64> {
+        (0..).zip(&self.pieces).find_map(|(index, piece)| {
+            let piece_range = within_piece(index, &(0..self.len_bytes));
+            let missing = piece.written.first_missing(piece_range.end)?;
+            Some(index * PIECE_BYTES + u64::from(missing))
+        })
+    }
+
     fn touched(&mut self, range: &Range<u64>) -> &mut [Piece] {
         let index = |at: u64| usize::try_from(at / PIECE_BYTES).expect("regions lie in memory");
         &mut self.pieces[index(range.start)..=index(range.end - 1)]
     }
+}
+
+/// The part of a range of the object that lies in one piece, counted from the start of that.
+fn within_piece(index: u64, range: &Range<u64>) -> Range<u32> {
+    let start_bytes = index * PIECE_BYTES;
+    let within = |at: u64| u32::try_from(at.saturating_sub(start_bytes).min(PIECE_BYTES)).expect("a piece is short");
+    within(range.start)..within(range.end)
 }
 
 #[cfg(test)]
@@ -92,6 +113,33 @@ mod tests {
         pieces.begin(&range);
         pieces.arrived(&range, checksum);
         pieces.end(&range);
+    }
+
+    #[test]
+    fn only_what_arrived_is_there_whatever_began() {
+        let mut pieces = ArrivedPieces::new(LEN);
+        let all = 0..LEN;
+        pieces.begin(&all);
+        pieces.end(&all);
+        assert_eq!(pieces.first_missing(), Some(0));
+        write(&mut pieces, 1..LEN, 0);
+        assert_eq!(pieces.first_missing(), Some(0));
+        write(&mut pieces, 0..1, 0);
+        assert_eq!(pieces.first_missing(), None);
+    }
+
+    #[test]
+    fn the_first_missing_byte_is_found_in_its_piece() {
+        let mut pieces = ArrivedPieces::new(LEN);
+        for (range, missing) in [
+            (0..PIECE_BYTES + 3, Some(PIECE_BYTES + 3)),
+            (PIECE_BYTES + 4..LEN - 1, Some(PIECE_BYTES + 3)),
+            (PIECE_BYTES + 3..PIECE_BYTES + 4, Some(LEN - 1)),
+            (LEN - 1..LEN, None),
+        ] {
+            write(&mut pieces, range, 0);
+            assert_eq!(pieces.first_missing(), missing);
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod behaviour;
+mod commits;
 mod fixture;
 mod model;
 mod operations;
+mod steps;
 mod table;

@@ -74,6 +74,21 @@ impl Region {
     }
 }
 
+impl Region {
+    /// The first byte that no write has brought.
+    fn first_missing(&self) -> Option<u64> {
+        let mut end = 0;
+        while let Some(write) = self
+            .writes
+            .iter()
+            .find(|write| write.arrived.is_some() && write.range.start <= end && end < write.range.end)
+        {
+            end = write.range.end;
+        }
+        (end < self.len_bytes).then_some(end)
+    }
+}
+
 /// How a commit goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ModelStep {
@@ -82,6 +97,8 @@ pub(crate) enum ModelStep {
     /// The commit began; these pieces are unknown.
     Verify(RegionId, Vec<u64>),
     UnknownPut,
+    /// The first byte that was not written.
+    Unwritten(u64),
     /// The first known piece that differs.
     Mismatch(u64),
 }
@@ -277,6 +294,10 @@ impl Model {
         let Some(region) = reserved else {
             return ModelStep::UnknownPut;
         };
+        if let Some(missing) = region.first_missing() {
+            self.give_up(region.id, Some(EndReason::Failed));
+            return ModelStep::Unwritten(missing);
+        }
         let mut unknown = Vec::new();
         for (piece, expected) in (0..).zip(committed(region.len_bytes)) {
             match region.known_piece(piece) {

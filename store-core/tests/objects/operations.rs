@@ -32,6 +32,10 @@ enum Operation {
         arrives: bool,
         is_damaged: bool,
     },
+    WriteAll {
+        put: Put,
+        step: u64,
+    },
     BeginCommit {
         put: Put,
     },
@@ -112,6 +116,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(put, start, end)| Operation::BeginWrite { put, start, end }),
         9 => (any::<usize>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1))
             .prop_map(|(which, arrives, is_damaged)| Operation::EndWrite { which, arrives, is_damaged }),
+        6 => (puts(), prop::sample::select(vec![PIECE_BYTES, PIECE_BYTES / 4 + 1, 16 * PIECE_BYTES]))
+            .prop_map(|(put, step)| Operation::WriteAll { put, step }),
         5 => puts().prop_map(|put| Operation::BeginCommit { put }),
         9 => (any::<usize>(), advance).prop_map(|(which, how)| Operation::AdvanceCommit { which, how }),
         1 => puts().prop_map(|put| Operation::Abort { put }),
@@ -170,6 +176,7 @@ impl Run {
                 arrives,
                 is_damaged,
             } => self.end_write(which, arrives, is_damaged),
+            Operation::WriteAll { put, step } => self.write_all(put, step),
             Operation::BeginCommit { put } => self.begin_commit(put),
             Operation::AdvanceCommit { which, how } => self.advance_commit(which, how),
             Operation::Abort { put } => self.abort(put),
@@ -239,9 +246,27 @@ impl Run {
         marks.sort_unstable();
         let start = marks[start % marks.len()];
         let end = marks[end % marks.len()];
-        if start >= end {
-            return;
+        if start < end {
+            self.begin_write_of(id, start..end);
         }
+    }
+
+    /// All bytes, so many at a time, beginning with the last ones.
+    fn write_all(&mut self, put: Put, step: u64) {
+        let Some((id, len_bytes)) = self.model.reserved(put).map(|region| (region.id, region.len_bytes)) else {
+            return;
+        };
+        for start in (0..len_bytes.div_ceil(step)).rev().map(|part| part * step) {
+            let under_way = self.writes.len();
+            self.begin_write_of(id, start..len_bytes.min(start + step));
+            if self.writes.len() > under_way {
+                self.end_write(under_way, true, false);
+            }
+        }
+    }
+
+    fn begin_write_of(&mut self, id: RegionId, range: Range<u64>) {
+        let Range { start, end } = range;
         let answer = self.holder.begin_write(id, start, end - start);
         let expected = self.model.may_write(id, &(start..end));
         assert_eq!(answer.as_ref().map(|_| ()).map_err(|error| *error), expected);
@@ -299,6 +324,9 @@ impl Run {
                 self.commits.push((Token::Unverified(unverified), id, put));
             }
             (Err(CommitError::Mismatch { piece, .. }), ModelStep::Mismatch(expected)) => assert_eq!(piece, expected),
+            (Err(CommitError::Unwritten { offset_bytes, .. }), ModelStep::Unwritten(expected)) => {
+                assert_eq!(offset_bytes, expected);
+            }
             (answer, expected) => panic!("{answer:?} where the model says {expected:?}"),
         }
     }
