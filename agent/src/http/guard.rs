@@ -69,6 +69,7 @@ fn check(request: &Request) -> Result<(), ApiError> {
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len())
             .sum::<usize>();
+    // The connection refuses longer heads before they get here, except behind another request.
     if head_bytes > HTTP_HEAD_LEN_BYTES_MAX {
         let message =
             format!("request line and headers have {head_bytes} bytes, at most {HTTP_HEAD_LEN_BYTES_MAX} are allowed");

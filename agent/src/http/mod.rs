@@ -2,7 +2,8 @@
 //! whole objects as `PUT`, `GET`, `HEAD` and `DELETE`, listings, metrics and health. It is served on loopback alone.
 //!
 //! [`routes`] is the table of what there is; [`guard`] stands before every handler; [`error`] is the one place where
-//! errors become answers; [`connection`] bounds connections in number and time. The node behind is known by the trait
+//! errors become answers; [`connection`] bounds connections in number and time, by what [`progress`] knows of them, and
+//! says by a [`refusal`] what is wrong with bytes that become no request. The node behind is known by the trait
 //! [`backend::Backend`].
 //!
 //! Architecture invariant: bodies pass through in pieces; memory per request does not depend on the object's length.
