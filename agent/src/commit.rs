@@ -8,11 +8,10 @@ use crate::limits::WITHDRAW_TIMEOUT;
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::sync::Arc;
-use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, PutId};
-use tenon_protocol::member::{HomeAnswer, HomeEventKind, Homes};
+use tenon_protocol::member::{HomeEventKind, Homes};
 use tenon_protocol::message::{Committed, KeyResult};
-use tenon_store_core::objects::{Accepted, Unreported, Verified};
+use tenon_store_core::objects::{Proposed, Reported, Unreported, Verified};
 use tokio::time::Instant;
 
 /// A key on its way through the steps.
@@ -88,32 +87,18 @@ impl Node {
                 homes,
                 state,
             } = step;
-            match answer {
-                Ok(HomeAnswer::Accepted { version, degraded }) => {
-                    let state = self.holder().seal(
-                        state,
-                        Accepted {
-                            epoch: version.epoch,
-                            degraded,
-                        },
-                    );
-                    sealed.push(Step {
-                        index,
-                        hash,
-                        homes,
-                        state,
-                    });
-                }
-                Ok(HomeAnswer::AlreadyExists { version, degraded }) => {
-                    outcomes.push((index, Ok(self.holder().yield_to(state, version, degraded))));
-                }
-                Ok(other) => {
-                    self.holder().abandon(state);
-                    outcomes.push((index, Err(unexpected(&other))));
-                }
-                Err(error) => {
-                    self.holder().abandon(state);
-                    withdrawn.push(self.withdrawal(put_id, hash, homes));
+            match self.holder().proposed(state, answer) {
+                Proposed::Sealed(state) => sealed.push(Step {
+                    index,
+                    hash,
+                    homes,
+                    state,
+                }),
+                Proposed::Over(outcome) => outcomes.push((index, Ok(outcome))),
+                Proposed::Failed { error, withdraws } => {
+                    if withdraws {
+                        withdrawn.push(self.withdrawal(put_id, hash, homes));
+                    }
                     outcomes.push((index, Err(error)));
                 }
             }
@@ -139,33 +124,21 @@ impl Node {
             .collect();
         let mut withdrawn = Vec::new();
         for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {
-            let refusal = match answer {
-                Ok(HomeAnswer::Done { .. }) => {
-                    let outcome = self.holder().report(step.state);
+            match self.holder().reported(step.state, answer) {
+                Reported::Done(outcome) => {
                     if outcome.degraded {
                         self.metrics().degraded();
+                        self.publish(step.hash, step.homes);
                     }
                     outcomes.push((step.index, Ok(outcome)));
-                    continue;
                 }
-                Ok(other) => unexpected(&other),
-                Err(error) if error.code == ErrorCode::Conflict => error,
-                // Whether the homes took the seal is not known: one that has asked for the object since may have told
-                // others of it.
-                Err(error) => {
-                    if self.holder().retract_unless_asked(step.state) {
+                Reported::Failed { error, withdraws } => {
+                    if withdraws {
                         withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
                     }
                     outcomes.push((step.index, Err(error)));
-                    continue;
                 }
-            };
-            // A home that had the object dropped meanwhile had taken the seal: the put was stored, and then removed.
-            let stored = self.holder().retract(step.state);
-            if stored.is_none() {
-                withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
             }
-            outcomes.push((step.index, stored.ok_or(refusal)));
         }
         self.withdraw(withdrawn);
     }
@@ -206,11 +179,4 @@ impl<T> Step<T> {
             kind,
         }
     }
-}
-
-fn unexpected(answer: &HomeAnswer) -> ServiceError {
-    ServiceError::new(
-        ErrorCode::Internal,
-        format!("a home answered a proposal with {answer:?}"),
-    )
 }

@@ -14,14 +14,15 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, Slot, Version};
+use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, Slot};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, Homes};
+use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes};
 use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::objects::{
-    Accepted, CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, ReadHold, RegionId,
-    ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified, WriteHold,
+    CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, Proposed, ReadHold, RegionId,
+    Reported, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified,
+    WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::{Export, Exports, RemoteKey, Rights, Scope, Slice};
@@ -330,41 +331,26 @@ impl HolderDriver {
         self.settle();
     }
 
-    /// The homes have accepted.
-    pub(crate) fn seal(&self, verified: Verified, accepted: Accepted) -> Unreported {
-        let unreported = self.core.lock().seal(verified, accepted, clock::unix_ms());
+    /// The homes have answered to a proposal.
+    pub(crate) fn proposed(&self, verified: Verified, answer: KeyResult<HomeAnswer>) -> Proposed {
+        let unix_ms = clock::unix_ms();
+        let proposed = self.core.lock().proposed(clock::now(), verified, answer, unix_ms);
         self.settle();
-        unreported
+        self.ended.notify_waiters();
+        proposed
     }
 
-    /// The key keeps the object it has.
-    pub(crate) fn yield_to(&self, verified: Verified, version: Version, degraded: bool) -> Committed {
-        let outcome = self.core.lock().yield_to(clock::now(), verified, version, degraded);
+    /// The homes have answered to the report of a seal.
+    pub(crate) fn reported(&self, unreported: Unreported, answer: KeyResult<HomeAnswer>) -> Reported {
+        let reported = self.core.lock().reported(clock::now(), unreported, answer);
         self.settle();
-        outcome
+        self.ended.notify_waiters();
+        reported
     }
 
-    /// The homes know of the seal.
-    pub(crate) fn report(&self, unreported: Unreported) -> Committed {
-        let outcome = self.core.lock().report(clock::now(), unreported);
-        self.ended.notify_waiters();
-        outcome
-    }
-
-    /// The homes do not take the seal: the object is dropped. Answers how the put ended if a home has had the object
-    /// dropped before.
-    pub(crate) fn retract(&self, unreported: Unreported) -> Option<Committed> {
-        let stored = self.core.lock().retract(clock::now(), unreported);
-        self.ended.notify_waiters();
-        stored
-    }
-
-    /// The homes have not answered: the object is dropped and to be withdrawn, unless a home knows of it. Says whether
-    /// it is to be withdrawn.
-    pub(crate) fn retract_unless_asked(&self, unreported: Unreported) -> bool {
-        let dropped = self.core.lock().retract_unless_asked(clock::now(), unreported);
-        self.ended.notify_waiters();
-        dropped
+    /// One object that is held, for homes that may not know of it.
+    pub(crate) fn held(&self, key_hash: KeyHash) -> Option<HomeEntry> {
+        self.core.lock().held(key_hash)
     }
 
     /// Answers a question of a home.

@@ -16,6 +16,7 @@ use tenon_protocol::member::{
     PageRequest,
 };
 use tenon_protocol::message::KeyResult;
+use tenon_store_core::coordinator::Route;
 use tenon_store_core::directory::{Action, Directory, DirectoryCounts, Event, QuestionToken, RequestToken};
 use tenon_store_core::time::Time;
 use tokio::sync::oneshot;
@@ -33,7 +34,7 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    fn event(&self) -> HomeEvent {
+    pub(crate) fn event(&self) -> HomeEvent {
         HomeEvent {
             key_hash: self.key_hash,
             homes: self.homes,
@@ -49,44 +50,56 @@ impl Node {
         decisions: Vec<Decision>,
         deadline: Instant,
     ) -> Vec<KeyResult<HomeAnswer>> {
-        let mut answers: Vec<Option<KeyResult<HomeAnswer>>> = decisions.iter().map(|_| None).collect();
-        let first_or_second = |decision: &Decision| match decision.homes.second {
-            Some(second) if !self.is_reachable(decision.homes.first) => second,
-            _ => decision.homes.first,
-        };
-        let all = (0..decisions.len()).collect();
-        self.ask_each(&decisions, all, first_or_second, deadline, &mut answers)
-            .await;
-        let unanswered = |index: &usize| {
-            let first = decisions[*index].homes.first;
-            let silent = |error: &ServiceError| error.code == ErrorCode::Unavailable && error.node == Some(first);
-            answers[*index]
-                .as_ref()
-                .is_some_and(|answer| answer.as_ref().is_err_and(silent))
-        };
-        let again: Vec<usize> = (0..decisions.len())
-            .filter(|&index| decisions[index].homes.second.is_some())
-            .filter(unanswered)
+        let is_reachable = |home| self.is_reachable(home);
+        let mut routes: Vec<Route> = decisions
+            .iter()
+            .map(|decision| Route::new(decision.homes, is_reachable(decision.homes.first)))
             .collect();
-        let second = |decision: &Decision| decision.homes.second.unwrap_or(decision.homes.first);
-        self.ask_each(&decisions, again, second, deadline, &mut answers).await;
+        let mut answers: Vec<Option<KeyResult<HomeAnswer>>> = decisions.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..decisions.len()).collect();
+        while !open.is_empty() {
+            let home = |index: usize| routes[index].home();
+            self.ask_each(&decisions, &open, home, deadline, &mut answers).await;
+            open.retain(|&index| {
+                let answer = answers[index].as_ref();
+                answer.is_some_and(|answer| routes[index].goes_on(answer))
+            });
+        }
         answers
             .into_iter()
             .map(|answer| answer.unwrap_or_else(|| Err(not_answered())))
             .collect()
     }
 
+    /// Tells both homes of each key. Those that do not answer are not told.
+    pub(crate) async fn tell_both(self: &Arc<Self>, decisions: Vec<Decision>, deadline: Instant) {
+        let mut answers = [(); 2].map(|()| vec![None; decisions.len()]);
+        let [at_first, at_second] = &mut answers;
+        let all: Vec<usize> = (0..decisions.len()).collect();
+        let paired: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|&index| decisions[index].homes.second.is_some())
+            .collect();
+        let first = |index: usize| decisions[index].homes.first;
+        let second = |index: usize| decisions[index].homes.second.unwrap_or(decisions[index].homes.first);
+        tokio::join!(
+            self.ask_each(&decisions, &all, first, deadline, at_first),
+            self.ask_each(&decisions, &paired, second, deadline, at_second),
+        );
+    }
+
     async fn ask_each(
         self: &Arc<Self>,
         decisions: &[Decision],
-        indices: Vec<usize>,
-        home: impl Fn(&Decision) -> NodeId,
+        indices: &[usize],
+        home: impl Fn(usize) -> NodeId,
         deadline: Instant,
         answers: &mut [Option<KeyResult<HomeAnswer>>],
     ) {
         let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for index in indices {
-            groups.entry(home(&decisions[index])).or_default().push(index);
+        for &index in indices {
+            groups.entry(home(index)).or_default().push(index);
         }
         let asks = groups.into_iter().map(async |(home, indices)| {
             let events = indices.iter().map(|&index| decisions[index].event()).collect();

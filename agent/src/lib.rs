@@ -17,6 +17,7 @@ pub mod limits;
 pub mod metrics;
 pub mod node;
 mod peers;
+mod publish;
 pub mod segments;
 pub mod service;
 mod sessions;

@@ -78,6 +78,21 @@ pub const TOKEN_LIFE_MS: u64 = 300_000;
 pub const SESSION_END_RELAY: Duration = Duration::from_secs(5);
 /// How long homes are told of a proposal that was given up. Where that does not arrive, they ask the holder.
 pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a look-up goes on asking homes that do not know yet: longer than it takes to find a silent member
+/// unreachable, after which it is not waited for.
+pub const UNKNOWN_WAIT_MAX: Duration = Duration::from_secs(4);
+/// First pause before homes that do not know yet are asked again.
+pub const UNKNOWN_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest such pause.
+pub const UNKNOWN_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How long one attempt to tell homes of an object that they may not know may take.
+pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// First pause before the next such attempt.
+pub const PUBLISH_PAUSE_MIN: Duration = Duration::from_millis(250);
+/// Longest such pause.
+pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Most objects of which homes are still to be told.
+pub const PUBLISHED_AT_ONCE_MAX: usize = 1 << 16;
 /// How often reservations, outcomes and waiting questions are looked at. An eviction must be reported within 100 ms.
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
 /// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.

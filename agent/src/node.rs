@@ -5,6 +5,7 @@ use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
 use crate::metrics::Metrics;
 use crate::peers::{Dialler, OnNews, Peers};
+use crate::publish::Publisher;
 use crate::sessions::Sessions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,7 @@ pub struct Node {
     sessions: Sessions,
     holder: Arc<HolderDriver>,
     homes: HomeDriver,
+    publisher: Publisher,
     metrics: Arc<Metrics>,
     client: Client,
     draining: AtomicBool,
@@ -105,6 +107,7 @@ impl Node {
             let client = embedded::client(me, &identity, &holder, exports, &dialler, data);
             Self {
                 homes: HomeDriver::new(identity.node),
+                publisher: Publisher::default(),
                 identity,
                 view,
                 index: Mutex::default(),
@@ -202,6 +205,10 @@ impl Node {
 
     pub(crate) fn holder(&self) -> &Arc<HolderDriver> {
         &self.holder
+    }
+
+    pub(crate) fn publisher(&self) -> &Publisher {
+        &self.publisher
     }
 
     pub(crate) fn homes(&self) -> &HomeDriver {

@@ -100,6 +100,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Commit(_) => "commit",
         Request::Abort(_) => "abort",
         Request::Locate(_) => "locate",
+        Request::Relocate(_) => "relocate",
         Request::Exists(_) => "exists",
         Request::Remove(_) => "remove",
         Request::List(_) => "list",

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::OBJECT_LEN_BYTES_MAX;
-use tenon_protocol::message::{KeysRequest, LocateReply, Located, NodeRef, Request};
+use tenon_protocol::message::{KeysRequest, LocateReply, Located, MissedKey, NodeRef, RelocateRequest, Request};
 use tokio::time::Instant;
 
 /// Where an object lies, and how to reach the nodes that hold it.
@@ -45,10 +45,26 @@ impl Core {
         batch::send_all(frames, |keys| self.locate_frame(namespace, keys, deadline)).await
     }
 
+    /// Where keys are whose objects were not found where they should have been; one result per key.
+    pub(crate) async fn relocate(&self, namespace: &str, keys: Vec<MissedKey>, deadline: Instant) -> Vec<Placed> {
+        let frames = batch::frames(keys, |missed| missed.key.len());
+        batch::send_all(frames, async |keys| {
+            let asked = keys.len();
+            let namespace = namespace.to_owned();
+            let request = Request::Relocate(RelocateRequest { namespace, keys });
+            self.ask_where(request, asked, deadline).await
+        })
+        .await
+    }
+
     async fn locate_frame(&self, namespace: &str, keys: Vec<String>, deadline: Instant) -> Vec<Placed> {
         let asked = keys.len();
         let namespace = namespace.to_owned();
         let request = Request::Locate(KeysRequest { namespace, keys });
+        self.ask_where(request, asked, deadline).await
+    }
+
+    async fn ask_where(&self, request: Request, asked: usize, deadline: Instant) -> Vec<Placed> {
         let answer = match self.service.call(request, deadline, reply!(Locate)).await {
             Ok(answer) => check_count("locate", asked, answer.items.len()).map(|()| answer),
             Err(error) => Err(error),

@@ -43,6 +43,8 @@ pub enum Request {
     Token,
     /// Calls between members; refused to clients.
     Member(MemberRequest),
+    /// Where objects lie that were not found where an earlier answer said: the homes look whether they are there.
+    Relocate(RelocateRequest),
 }
 
 /// The answer to a [`Request`], of the variant of the same name.
@@ -54,7 +56,7 @@ pub enum Reply {
     Commit(Vec<KeyResult<Committed>>),
     /// To [`Request::Abort`]: whether there was something to give back.
     Abort(Vec<KeyResult<bool>>),
-    /// To [`Request::Locate`].
+    /// To [`Request::Locate`] and [`Request::Relocate`].
     Locate(LocateReply),
     /// To [`Request::Exists`].
     Exists(ExistsReply),
@@ -225,6 +227,24 @@ pub struct KeysRequest {
     pub namespace: String,
     /// The keys.
     pub keys: Vec<String>,
+}
+
+/// See [`Request::Relocate`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelocateRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// What was not found.
+    pub keys: Vec<MissedKey>,
+}
+
+/// An object that a reader did not find.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissedKey {
+    /// Its key.
+    pub key: String,
+    /// Which object of the key.
+    pub version: Version,
 }
 
 /// See [`Reply::Locate`].

@@ -8,6 +8,7 @@
 //! * [`placement`] – which entry of a pool gets a new region.
 //! * [`objects`] – the life of the objects that one node holds: reserved, sealed, removed.
 //! * [`directory`] – one node as a home: which object a key has.
+//! * [`coordinator`] – whom to ask about a key, and what the answers say together.
 //! * [`membership`] – the member list, the homes that follow from it, and who answers.
 //! * [`names`] – choices that configuration makes by name.
 //! * [`time`] – points in time.
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocator;
+pub mod coordinator;
 pub mod directory;
 pub mod limits;
 pub mod membership;

@@ -113,6 +113,8 @@ labels! {
         Abort = "abort",
         /// Locate.
         Locate = "locate",
+        /// Locate, after an object was not found where it should have been.
+        Relocate = "relocate",
         /// Exists.
         Exists = "exists",
         /// Remove.
@@ -139,6 +141,7 @@ impl From<&Request> for Verb {
             Request::Commit(_) => Self::Commit,
             Request::Abort(_) => Self::Abort,
             Request::Locate(_) => Self::Locate,
+            Request::Relocate(_) => Self::Relocate,
             Request::Exists(_) => Self::Exists,
             Request::Remove(_) => Self::Remove,
             Request::List(_) => Self::List,

@@ -2,6 +2,8 @@
 
 use super::batch::{NamedKey, Results, group_by};
 use super::check_batch;
+use crate::home::Decision;
+use crate::limits::{UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKNOWN_WAIT_MAX};
 use crate::metrics::ReadOutcome;
 use crate::node::Node;
 use futures_util::future::join_all;
@@ -9,15 +11,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEvent, HomeEventKind};
-use tenon_protocol::message::{ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest, LocateReply, Located};
+use tenon_protocol::member::{HomeEntry, HomeEvent, HomeEventKind};
+use tenon_protocol::message::{
+    ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest, LocateReply, Located, RelocateRequest,
+};
+use tenon_store_core::coordinator::{Found, LookUp};
 use tokio::time::Instant;
 
-/// What the homes of a key said so far.
+/// A key whose homes are being asked.
 #[derive(Debug)]
 struct Asked {
     key: NamedKey,
-    first: Option<KeyResult<HomeAnswer>>,
+    look_up: LookUp,
 }
 
 impl Node {
@@ -33,7 +38,33 @@ impl Node {
             request.keys.iter().map(String::as_str),
             &mut results,
         )?;
-        self.locate_named(named, deadline, &mut results).await;
+        self.locate_named(named, false, deadline, &mut results).await;
+        Ok(self.located_items(results))
+    }
+
+    /// Has the homes look whether objects are there that a reader did not find, and then believes no home alone.
+    pub(super) async fn relocate(
+        self: &Arc<Self>,
+        deadline: Instant,
+        request: RelocateRequest,
+    ) -> Result<LocateReply, ServiceError> {
+        check_batch(request.keys.len())?;
+        let mut results = Results::new(request.keys.len());
+        let keys = request.keys.iter().map(|missed| missed.key.as_str());
+        let named = self.named_keys(&request.namespace, keys, &mut results)?;
+        let doubts = named.iter().map(|key| Decision {
+            key_hash: key.hash,
+            homes: key.homes,
+            kind: HomeEventKind::Doubt {
+                version: request.keys[key.index].version,
+            },
+        });
+        self.tell_both(doubts.collect(), deadline).await;
+        self.locate_named(named, true, deadline, &mut results).await;
+        Ok(self.located_items(results))
+    }
+
+    fn located_items(&self, results: Results<Option<Located>>) -> LocateReply {
         let items = results.finish();
         for item in &items {
             self.metrics().located(match item {
@@ -47,56 +78,76 @@ impl Node {
             .filter_map(|item: &KeyResult<Option<Located>>| item.as_ref().ok()?.as_ref())
             .flat_map(|located| located.replicas.iter().map(|replica| replica.holder))
             .collect();
-        Ok(LocateReply {
+        LocateReply {
             nodes: self.node_refs(holders),
             items,
-        })
+        }
     }
 
-    /// First one home of each key; then, for the keys that it did not find, the other one.
+    /// Asks the homes of each key, and again after a while where they do not know yet.
     async fn locate_named(
         self: &Arc<Self>,
         named: Vec<NamedKey>,
+        asks_both: bool,
         deadline: Instant,
         results: &mut Results<Option<Located>>,
     ) {
-        let asked = named.into_iter().map(|key| Asked { key, first: None }).collect();
-        let mut open = Vec::new();
-        for (asked, answer) in self
-            .ask_homes(asked, deadline, |asked| Some(asked.key.homes.first))
-            .await
-        {
-            match answer {
-                Ok(HomeAnswer::Hit(entry)) => results.set(asked.key.index, self.located(entry)),
-                other if asked.key.homes.second.is_none() => results.set(asked.key.index, not_found(other, None)),
-                other => open.push(Asked {
-                    first: Some(other),
-                    ..asked
-                }),
+        let patience = deadline.min(Instant::now() + UNKNOWN_WAIT_MAX);
+        let mut pause = UNKNOWN_PAUSE_MIN;
+        let mut open = named;
+        loop {
+            open = self.look_up(open, asks_both, deadline, results).await;
+            if open.is_empty() {
+                return;
             }
+            if Instant::now() + pause >= patience {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(UNKNOWN_PAUSE_MAX);
         }
-        for (asked, answer) in self.ask_homes(open, deadline, |asked| asked.key.homes.second).await {
-            let result = match answer {
-                Ok(HomeAnswer::Hit(entry)) => self.located(entry),
-                other => match asked.first {
-                    Some(first) => not_found(first, Some(other)),
-                    None => not_found(other, None),
-                },
-            };
-            results.set(asked.key.index, result);
+        for key in open {
+            let message = "the homes of the key are still learning what is held; try again";
+            results.set(key.index, Err(ServiceError::new(ErrorCode::Overloaded, message)));
         }
     }
 
-    async fn ask_homes(
+    /// Asks the homes of each key once; gives back the keys of which they do not know yet.
+    async fn look_up(
         self: &Arc<Self>,
-        keys: Vec<Asked>,
+        named: Vec<NamedKey>,
+        asks_both: bool,
         deadline: Instant,
-        home: impl Fn(&Asked) -> Option<NodeId>,
-    ) -> Vec<(Asked, KeyResult<HomeAnswer>)> {
-        let asks = group_by(keys, |asked| home(asked))
+        results: &mut Results<Option<Located>>,
+    ) -> Vec<NamedKey> {
+        let mut unknown = Vec::new();
+        let mut open: Vec<Asked> = named
+            .into_iter()
+            .map(|key| Asked {
+                look_up: LookUp::new(key.homes, asks_both),
+                key,
+            })
+            .collect();
+        while !open.is_empty() {
+            let (asking, over): (Vec<_>, Vec<_>) = open.into_iter().partition(|asked| asked.look_up.home().is_some());
+            for Asked { key, look_up } in over {
+                match look_up.found() {
+                    Found::Hit(entry) => results.set(key.index, self.located(entry)),
+                    Found::Miss => results.set(key.index, Ok(None)),
+                    Found::Failed(error) => results.set(key.index, Err(error)),
+                    Found::Unknown => unknown.push(key),
+                }
+            }
+            open = self.ask_homes(asking, deadline).await;
+        }
+        unknown
+    }
+
+    async fn ask_homes(self: &Arc<Self>, keys: Vec<Asked>, deadline: Instant) -> Vec<Asked> {
+        let asks = group_by(keys, |asked| asked.look_up.home())
             .into_iter()
             .filter_map(|(home, keys)| Some((home?, keys)));
-        let asks = asks.map(async |(home, keys)| {
+        let asks = asks.map(async |(home, mut keys)| {
             let events = keys
                 .iter()
                 .map(|asked| HomeEvent {
@@ -106,7 +157,10 @@ impl Node {
                 })
                 .collect();
             let answers = self.ask_home(home, events, deadline).await;
-            keys.into_iter().zip(answers).collect::<Vec<_>>()
+            for (asked, answer) in keys.iter_mut().zip(answers) {
+                asked.look_up.answered(answer);
+            }
+            keys
         });
         join_all(asks).await.into_iter().flatten().collect()
     }
@@ -151,30 +205,4 @@ impl Node {
             }
         })
     }
-}
-
-/// What two homes say together when neither has the key: a miss if one of them knows that there is none; otherwise why
-/// it cannot be said.
-fn not_found(first: KeyResult<HomeAnswer>, second: Option<KeyResult<HomeAnswer>>) -> KeyResult<Option<Located>> {
-    let mut why = None;
-    for answer in [Some(first), second].into_iter().flatten() {
-        match answer {
-            Ok(HomeAnswer::Miss) => return Ok(None),
-            Ok(HomeAnswer::Unknown) => {
-                let unsettled = ServiceError::new(
-                    ErrorCode::Overloaded,
-                    "the homes of the key are still learning what is held; try again",
-                );
-                why = why.or(Some(unsettled));
-            }
-            Ok(other) => {
-                why = why.or(Some(ServiceError::new(
-                    ErrorCode::Internal,
-                    format!("a home answered a look-up with {other:?}"),
-                )))
-            }
-            Err(error) => why = why.or(Some(error)),
-        }
-    }
-    Err(why.unwrap_or_else(|| ServiceError::new(ErrorCode::Internal, "no home was asked")))
 }

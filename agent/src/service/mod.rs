@@ -78,6 +78,7 @@ impl Node {
             Request::Commit(request) => Reply::Commit(self.commit(caller, deadline, request).await?),
             Request::Abort(request) => Reply::Abort(self.abort(caller, deadline, request).await?),
             Request::Locate(request) => Reply::Locate(self.locate(deadline, &request).await?),
+            Request::Relocate(request) => Reply::Locate(self.relocate(deadline, request).await?),
             Request::Exists(request) => Reply::Exists(self.exists(deadline, request).await?),
             Request::Remove(request) => Reply::Remove(self.remove(deadline, &request).await?),
             Request::List(request) => Reply::List(self.list(deadline, request).await?),

@@ -9,7 +9,7 @@ use crate::read::verify::{ObjectInfo, check_generation, check_piece, check_table
 use crate::read::{Known, ReadDone, ReadJob, ReadResult, Trouble};
 use std::sync::Arc;
 use tenon_protocol::ids::{ClusterId, NodeId};
-use tenon_protocol::message::{Located, NodeRef, Replica};
+use tenon_protocol::message::{Located, MissedKey, NodeRef, Replica};
 use tokio::time::Instant;
 
 /// Each step decides the item or uses up one of a bounded number of tries, so it ends.
@@ -52,6 +52,15 @@ impl Item {
 
     pub(crate) fn key(&self) -> &str {
         self.job.name.key()
+    }
+
+    /// What was not found where it should have been, so that the homes look again.
+    pub(crate) fn missed(&self) -> Option<MissedKey> {
+        let gone = self.gone_from.as_ref()?;
+        Some(MissedKey {
+            key: self.key().to_owned(),
+            version: gone.version,
+        })
     }
 
     pub(crate) fn wants_place(&self) -> bool {

@@ -105,10 +105,15 @@ impl Core {
     }
 
     async fn locate_items(&self, namespace: &Namespace, items: &mut [Item], deadline: Instant) {
-        let at: Vec<usize> = (0..items.len()).filter(|&at| items[at].wants_place()).collect();
+        let wanted = (0..items.len()).filter(|&at| items[at].wants_place());
+        let (again, at): (Vec<usize>, Vec<usize>) = wanted.partition(|&at| items[at].missed().is_some());
         let keys = at.iter().map(|&at| items[at].key().to_owned()).collect();
-        let places = self.locate(namespace.as_str(), keys, deadline).await;
-        for (at, place) in at.into_iter().zip(places) {
+        let missed = again.iter().filter_map(|&at| items[at].missed()).collect();
+        let (places, other_places) = tokio::join!(
+            self.locate(namespace.as_str(), keys, deadline),
+            self.relocate(namespace.as_str(), missed, deadline),
+        );
+        for (at, place) in at.into_iter().zip(places).chain(again.into_iter().zip(other_places)) {
             items[at].placed(place);
         }
     }

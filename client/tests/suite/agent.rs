@@ -211,6 +211,11 @@ impl FakeAgent {
                 let find = |key: &String| Ok(state.index.get(&checked(key)?).cloned());
                 self.locate_reply(request.keys.iter().map(find).collect())
             }
+            Request::Relocate(request) => {
+                let state = self.state.lock();
+                let find = |missed: &MissedKey| Ok(state.index.get(&checked(&missed.key)?).cloned());
+                self.locate_reply(request.keys.iter().map(find).collect())
+            }
             Request::Exists(request) => {
                 let state = self.state.lock();
                 let hits = request

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 fn located_first(agent: &Arc<FakeAgent>, answers: Vec<Located>) {
     let (mut answers, weak) = (answers.into_iter(), Arc::downgrade(agent));
     agent.fates(move |request| match request {
-        Request::Locate(_) => answers.next().map_or(Fate::Served, |located| {
+        Request::Locate(_) | Request::Relocate(_) => answers.next().map_or(Fate::Served, |located| {
             let agent = weak.upgrade().unwrap();
             Fate::Answered(agent.locate_reply(vec![Ok(Some(located))]))
         }),

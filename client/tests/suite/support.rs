@@ -48,7 +48,7 @@ pub fn is_hit(outcome: &Result<GetOutcome, ClientError>) -> bool {
 }
 
 pub fn is_locate(request: &Request) -> bool {
-    matches!(request, Request::Locate(_))
+    matches!(request, Request::Locate(_) | Request::Relocate(_))
 }
 
 pub fn is_commit(request: &Request) -> bool {

@@ -32,6 +32,7 @@
 
 mod announce;
 mod commit;
+mod decided;
 mod error;
 mod names;
 mod pieces;
@@ -57,6 +58,7 @@ use tenon_protocol::message::SpaceAccount;
 use tenon_protocol::table::{Descriptor, KeyRow};
 
 pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
+pub use self::decided::{Proposed, Reported};
 pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;

@@ -1,0 +1,93 @@
+//! What the homes' answers make of a commit.
+
+use super::{Accepted, Holder, SegmentTable, Unreported, Verified};
+use crate::time::Time;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::member::HomeAnswer;
+use tenon_protocol::message::{Committed, KeyResult};
+
+/// A commit after the homes were asked.
+#[derive(Debug)]
+#[must_use = "the commit stays in progress"]
+pub enum Proposed {
+    /// They have accepted, and the object is sealed: now they are to be told.
+    Sealed(Unreported),
+    /// The key has an object already.
+    Over(Committed),
+    /// The put has failed, and the homes are to be told that the proposal is withdrawn if `withdraws`.
+    Failed {
+        /// Why.
+        error: ServiceError,
+        /// The homes may wait for it.
+        withdraws: bool,
+    },
+}
+
+/// A commit after the homes were told of its seal.
+#[derive(Debug)]
+pub enum Reported {
+    /// The put is done.
+    Done(Committed),
+    /// The put has failed, or is not known to be done; the object was dropped if `withdraws`.
+    Failed {
+        /// Why.
+        error: ServiceError,
+        /// The homes are to be told that the object is dropped.
+        withdraws: bool,
+    },
+}
+
+impl<T: SegmentTable> Holder<T> {
+    /// The homes have answered to [`Verified::proposal`].
+    pub fn proposed(
+        &mut self,
+        now: Time,
+        verified: Verified,
+        answer: KeyResult<HomeAnswer>,
+        sealed_unix_ms: u64,
+    ) -> Proposed {
+        match answer {
+            Ok(HomeAnswer::Accepted { version, degraded }) => {
+                let epoch = version.epoch;
+                Proposed::Sealed(self.seal(verified, Accepted { epoch, degraded }, sealed_unix_ms))
+            }
+            Ok(HomeAnswer::AlreadyExists { version, degraded }) => {
+                Proposed::Over(self.yield_to(now, verified, version, degraded))
+            }
+            Ok(other) => {
+                self.abandon(verified);
+                let (error, withdraws) = (unexpected(&other), true);
+                Proposed::Failed { error, withdraws }
+            }
+            Err(error) => {
+                self.abandon(verified);
+                let withdraws = true;
+                Proposed::Failed { error, withdraws }
+            }
+        }
+    }
+
+    /// The homes have answered to the report of [`Unreported::version`].
+    pub fn reported(&mut self, now: Time, unreported: Unreported, answer: KeyResult<HomeAnswer>) -> Reported {
+        let error = match answer {
+            Ok(HomeAnswer::Done { .. }) => return Reported::Done(self.report(now, unreported)),
+            Ok(other) => unexpected(&other),
+            Err(error) => error,
+        };
+        if error.code != ErrorCode::Conflict {
+            // Whether the homes took the seal is not known: one that has asked for the object since may have told
+            // others of it.
+            let withdraws = self.retract_unless_asked(now, unreported);
+            return Reported::Failed { error, withdraws };
+        }
+        // A home that had the object dropped meanwhile had taken the seal: the put was stored, and then removed.
+        match self.retract(now, unreported) {
+            Some(stored) => Reported::Done(stored),
+            None => Reported::Failed { error, withdraws: true },
+        }
+    }
+}
+
+fn unexpected(answer: &HomeAnswer) -> ServiceError {
+    ServiceError::new(ErrorCode::Internal, format!("a home answered a commit with {answer:?}"))
+}
