@@ -9,6 +9,7 @@ use tenon_integration::account::assert_empty;
 use tenon_integration::cluster::Cluster;
 use tenon_integration::http::{Http, code_in};
 use tenon_integration::payload::payload;
+use tenon_integration::wait::{self, SOON};
 
 /// Transfers that a node serves over HTTP at once.
 const PLACES: usize = 32;
@@ -88,6 +89,15 @@ fn bodies_that_trickle_end_by_their_deadline_and_their_places_and_bytes_come_bac
     }
 }
 
+fn gets_ended(http: &Http) -> usize {
+    let metrics = http.get("/metrics").expect(200);
+    let text = String::from_utf8_lossy(metrics.bytes());
+    let counts = text.lines().filter(|line| line.starts_with("tenon_gets_total{"));
+    counts
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok())
+        .sum()
+}
+
 #[test]
 fn readers_that_never_read_end_by_their_deadline_and_their_places_and_bytes_come_back() {
     let cluster = Cluster::start(2);
@@ -104,6 +114,11 @@ fn readers_that_never_read_end_by_their_deadline_and_their_places_and_bytes_come
         .collect();
     let waited = wait_for_a_place(&http);
     assert!(waited < Duration::from_secs(7), "{waited:?}");
+    // Whoever is read from before its deadline is served.
+    wait::until(SOON, "every get has ended", || match gets_ended(&http) {
+        PLACES => Ok(()),
+        ended => Err(ended),
+    });
     for mut reader in readers {
         let broken = reader.read_to_end(&mut Vec::new());
         assert!(broken.is_err(), "an answer that was cut off looks whole: {broken:?}");
