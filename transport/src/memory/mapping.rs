@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -16,11 +17,17 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::{HugePages, MemoryError, to_u64, to_usize};
 
+/// Size and alignment of the huge pages that ordinary ones are put together to. Where the system's are of another size,
+/// they stay as they are.
+pub(super) const GATHERED_BYTES: u64 = 2 << 20;
+
 /// Bytes that stay at one address until this is dropped.
 pub(super) struct Mapping {
     start: *mut u8,
     len_bytes: u64,
     page_bytes: u64,
+    /// True if ordinary pages are to be put together to huge ones as they get their memory.
+    gathers: bool,
     backing: Backing,
 }
 
@@ -47,10 +54,13 @@ impl Mapping {
         let len = mappable(len_bytes)?;
         let map = MmapMut::map_anon(len).map_err(system("map", "anonymous memory", len_bytes))?;
         let map = MmapRaw::from(map);
+        // Without them it works all the same.
+        _ = map.advise(Advice::HugePage);
         Ok(Self {
             start: map.as_mut_ptr(),
             len_bytes,
             page_bytes: base_page_bytes(),
+            gathers: false,
             backing: Backing::Anonymous(map),
         })
     }
@@ -61,7 +71,7 @@ impl Mapping {
         let c_name = CString::new(name).map_err(|error| system("create", &what, len_bytes)(io::Error::from(error)))?;
         let create = |flags| {
             let fd = memfd_create(c_name.as_c_str(), MFdFlags::MFD_CLOEXEC | flags).map_err(io::Error::from)?;
-            Self::of_file(&File::from(fd), len_bytes)
+            Self::of_file(&File::from(fd), len_bytes, huge_pages != HugePages::Off)
         };
         if huge_pages != HugePages::Off {
             match create(MFdFlags::MFD_HUGETLB) {
@@ -101,7 +111,7 @@ impl Mapping {
             other => system("lock", &what, len_bytes)(other.into()),
         })?;
         file.set_len(0).map_err(system("empty", &what, len_bytes))?;
-        let mut mapping = Self::of_file(&file, len_bytes).map_err(system("map", &what, len_bytes))?;
+        let mut mapping = Self::of_file(&file, len_bytes, true).map_err(system("map", &what, len_bytes))?;
         if let Backing::Shared(_, lock) = &mut mapping.backing {
             *lock = Some(file);
         }
@@ -109,7 +119,7 @@ impl Mapping {
     }
 
     /// Sizes the file and maps it, in whole pages of its file system.
-    fn of_file(file: &File, len_bytes: u64) -> io::Result<Self> {
+    fn of_file(file: &File, len_bytes: u64, gathers: bool) -> io::Result<Self> {
         let block_bytes = statfs::fstatfs(file)?.block_size();
         let page_bytes = u64::try_from(block_bytes)
             .map_err(io::Error::other)?
@@ -118,11 +128,18 @@ impl Mapping {
             .checked_next_multiple_of(page_bytes)
             .ok_or(io::ErrorKind::FileTooLarge)?;
         file.set_len(file_bytes)?;
-        let map = MmapOptions::new().len(to_usize(file_bytes)).map_raw(file)?;
+        let gathers = gathers && page_bytes < GATHERED_BYTES && file_bytes >= GATHERED_BYTES;
+        let (start, map) = if gathers {
+            map_aligned(file, file_bytes)?
+        } else {
+            let map = MmapOptions::new().len(to_usize(file_bytes)).map_raw(file)?;
+            (map.as_mut_ptr(), map)
+        };
         Ok(Self {
-            start: map.as_mut_ptr(),
+            start,
             len_bytes,
             page_bytes,
+            gathers,
             backing: Backing::Shared(map, None),
         })
     }
@@ -133,6 +150,7 @@ impl Mapping {
             start: bytes.as_mut_ptr(),
             len_bytes: to_u64(bytes.len()),
             page_bytes: base_page_bytes(),
+            gathers: false,
             backing: Backing::Vector {
                 capacity_bytes: bytes.capacity(),
             },
@@ -151,6 +169,11 @@ impl Mapping {
         self.page_bytes
     }
 
+    /// True if ordinary pages are to be put together to huge ones as they get their memory.
+    pub(super) fn gathers(&self) -> bool {
+        self.gathers
+    }
+
     /// True if no other process can have these bytes mapped.
     pub(super) fn is_private(&self) -> bool {
         !matches!(self.backing, Backing::Shared(..))
@@ -166,6 +189,26 @@ impl Drop for Mapping {
             drop(unsafe { Vec::from_raw_parts(self.start, len, capacity_bytes) });
         }
     }
+}
+
+/// Maps a file at a multiple of [`GATHERED_BYTES`]: only there can its pages be gathered. The mapping it returns covers
+/// the file's and gives both back.
+fn map_aligned(file: &File, file_bytes: u64) -> io::Result<(*mut u8, MmapRaw)> {
+    let len = to_usize(file_bytes);
+    let room = len
+        .checked_add(to_usize(GATHERED_BYTES))
+        .ok_or(io::ErrorKind::FileTooLarge)?;
+    let around = MmapRaw::from(MmapOptions::new().len(room).no_reserve_swap().map_anon()?);
+    let start = around.as_mut_ptr();
+    let start = start.wrapping_add(start.addr().wrapping_neg() % to_usize(GATHERED_BYTES));
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: what this replaces lies inside `around`, which nobody has touched or knows of; no reference to it exists.
+    // When `around` is dropped it unmaps its whole range, and so this too.
+    let mapped = unsafe { libc::mmap(start.cast(), len, protection, flags, file.as_raw_fd(), 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((start, around))
 }
 
 /// A length that can be mapped: not zero, and within the address space.
