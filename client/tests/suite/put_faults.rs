@@ -53,6 +53,31 @@ async fn a_lost_commit_answer_is_asked_for_again_and_is_the_same() {
     }
 }
 
+#[tokio::test]
+async fn what_failed_first_is_told_when_the_put_is_not_known_afterwards() {
+    let unknown = ServiceError::new(ErrorCode::UnknownPut, "never reserved");
+    let unavailable = ServiceError::unavailable(new_node(), "commit");
+    let timed_out = ServiceError::new(ErrorCode::DeadlineExceeded, "not all were answered");
+    for (earlier, code) in [
+        (vec![unavailable.clone()], ErrorCode::Unavailable),
+        (vec![timed_out.clone()], ErrorCode::DeadlineExceeded),
+        (vec![timed_out, unavailable], ErrorCode::Unavailable),
+        (vec![], ErrorCode::UnknownPut),
+    ] {
+        let agent = FakeAgent::new(1, 1, 1 << 20);
+        let mut errors = earlier.into_iter().chain([unknown.clone()]);
+        agent.fates(move |request| match request {
+            Request::Commit(_) => {
+                let error = errors.next().expect("nobody asks on once the put is not known");
+                Fate::Answered(Reply::Commit(vec![Err(error)]))
+            }
+            _ => Fate::Served,
+        });
+        let error = put(&agent, b"bytes").await.unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+    }
+}
+
 fn new_node() -> tenon_protocol::ids::NodeId {
     tenon_protocol::ids::NodeId::from_bytes([9; 16])
 }
