@@ -166,6 +166,19 @@ async fn the_same_put_id_sent_twice_is_one_put() {
             .expect("the repeated commit");
         assert_eq!(repeated, first, "through {}", coordinator.id());
     }
+    // The same id for other bytes is no repetition.
+    for len in [bytes.len(), 7] {
+        let other = payload(13, len);
+        let put = client.reserve_one(put_id, "once", other.len() as u64, holder).await;
+        put.write(0, &other).await.expect("the bytes can be written");
+        let error = client
+            .commit_one(&put, Checksums::of(&other))
+            .await
+            .expect_err("the put was of other bytes");
+        assert_eq!(error.code, ErrorCode::PutIdReused, "{error}");
+        let path = format!("{}?put_id={put_id}&node={}", Http::object_path("once"), cluster[1].id());
+        cluster[0].http().put(&path, &other).expect_error(409, "put_id_reused");
+    }
     assert_same(
         cluster[2].http().get_object("once").expect(200).bytes(),
         &bytes,

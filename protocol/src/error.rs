@@ -76,7 +76,7 @@ error_codes! {
     Internal = "internal",
     /// Bytes of the object were never written.
     BytesMissing = "bytes_missing",
-    /// The put id has stored other bytes under the key before; each put has an id of its own.
+    /// The put id was used for other bytes of the key before; each put has an id of its own.
     PutIdReused = "put_id_reused",
 }
 

@@ -11,16 +11,25 @@ use tenon_protocol::message::Committed;
 type Put = (PutId, KeyHash);
 
 /// Outcomes by put and key: at most [`OUTCOMES_MAX`], each for at most [`OUTCOME_LIFE_MS`]; the oldest goes first.
-#[derive(Debug, Default)]
-pub(crate) struct Outcomes {
-    by_put: BTreeMap<Put, (Time, Committed)>,
+#[derive(Debug)]
+pub(crate) struct Outcomes<T = Committed> {
+    by_put: BTreeMap<Put, (Time, T)>,
     /// In the order of their ends; a put that was forgotten before stands here still.
     in_order: VecDeque<(Time, Put)>,
 }
 
-impl Outcomes {
+impl<T> Default for Outcomes<T> {
+    fn default() -> Self {
+        Self {
+            by_put: BTreeMap::new(),
+            in_order: VecDeque::new(),
+        }
+    }
+}
+
+impl<T: Copy> Outcomes<T> {
     /// Remembers how a put ended. The first outcome of a put stands.
-    pub(crate) fn remember(&mut self, now: Time, put_id: PutId, key_hash: KeyHash, outcome: Committed) {
+    pub(crate) fn remember(&mut self, now: Time, put_id: PutId, key_hash: KeyHash, outcome: T) {
         self.forget_old(now);
         let put = (put_id, key_hash);
         if self.by_put.contains_key(&put) {
@@ -35,7 +44,7 @@ impl Outcomes {
     }
 
     /// How the put ended, if that is still remembered.
-    pub(crate) fn get(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<Committed> {
+    pub(crate) fn get(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<T> {
         self.forget_old(now);
         self.by_put.get(&(put_id, key_hash)).map(|(_, outcome)| *outcome)
     }

@@ -1,6 +1,6 @@
 //! Commits: from bytes that arrived to an object that can be read.
 
-use super::region::{CommitData, Object, Record, Reservation, State};
+use super::region::{CommitData, Object, Outcome, Record, Reservation, State};
 use super::reserve::EndReason;
 use super::{CommitError, Holder, RegionId, SealPlan, SegmentTable};
 use crate::time::Time;
@@ -107,13 +107,13 @@ impl Verified {
 #[must_use = "the commit stays in progress"]
 pub struct Unreported {
     commit: Commit,
-    outcome: Committed,
+    outcome: Outcome,
 }
 
 impl Unreported {
     /// The version to report.
     pub fn version(&self) -> Version {
-        self.outcome.version
+        self.outcome.committed.version
     }
 }
 
@@ -146,11 +146,17 @@ impl<T: SegmentTable> Holder<T> {
         if must_wait {
             return Ok(CommitStep::Wait);
         }
-        if let Some(step) = self.known_outcome(now, *put_id, key_hash) {
-            if let (CommitStep::Done(_), Some(region)) = (&step, reserved) {
+        if let Some(known) = self.known_outcome(now, *put_id, key_hash) {
+            let Some(Outcome { committed, checksum }) = known else {
+                return Ok(CommitStep::Wait);
+            };
+            if let Some(region) = reserved {
                 self.end(region, EndReason::NotNeeded);
             }
-            return Ok(step);
+            if checksum != spec.checksums.whole {
+                return Err(CommitError::OtherBytes);
+            }
+            return Ok(CommitStep::Done(committed));
         }
         let region = reserved.ok_or(CommitError::UnknownPut)?;
         self.begin_verification(region, spec)
@@ -158,19 +164,14 @@ impl<T: SegmentTable> Holder<T> {
             .map(CommitStep::Verify)
     }
 
-    fn known_outcome(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<CommitStep> {
+    /// How a put ended: `Some(None)` if its object is sealed and the homes have not answered yet.
+    fn known_outcome(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<Option<Outcome>> {
         if let Some(outcome) = self.outcomes.get(now, put_id, key_hash) {
-            return Some(CommitStep::Done(outcome));
+            return Some(Some(outcome));
         }
         let object = self.record(*self.by_hash.get(&key_hash)?)?.object()?;
-        if object.version.put_id != put_id {
-            return None;
-        }
-        Some(if object.is_reported {
-            CommitStep::Done(object.stored())
-        } else {
-            CommitStep::Wait
-        })
+        let is_of_the_put = object.version.put_id == put_id;
+        is_of_the_put.then(|| object.is_reported.then(|| object.outcome()))
     }
 
     fn begin_verification(&mut self, region: RegionId, spec: CommitSpec) -> Result<Unverified, CommitError> {
@@ -279,7 +280,7 @@ impl<T: SegmentTable> Holder<T> {
             degraded,
             is_reported: false,
         };
-        let outcome = object.stored();
+        let outcome = object.outcome();
         let region = commit.region;
         let segment = self.segment_of(region);
         segment.write_table(&plan);
@@ -297,13 +298,15 @@ impl<T: SegmentTable> Holder<T> {
     /// The key has an object, which stays: this put's region is freed. If that object is of the same put, stored
     /// elsewhere by an earlier try, the put is stored.
     pub fn yield_to(&mut self, now: Time, verified: Verified, version: Version, degraded: bool) -> Committed {
+        let (.., data) = self.committing(&verified.commit);
+        let checksum = data.checksums.whole;
         let Commit {
             region,
             put_id,
             key_hash,
         } = verified.commit;
         self.end(region, EndReason::NotNeeded);
-        let outcome = Committed {
+        let committed = Committed {
             outcome: if version.put_id == put_id {
                 PutOutcome::Stored
             } else {
@@ -312,8 +315,9 @@ impl<T: SegmentTable> Holder<T> {
             version,
             degraded,
         };
+        let outcome = Outcome { committed, checksum };
         self.outcomes.remember(now, put_id, key_hash, outcome);
-        outcome
+        committed
     }
 
     /// The homes have noted the seal: the put is done.
@@ -323,17 +327,18 @@ impl<T: SegmentTable> Holder<T> {
             object.is_reported = true;
         }
         self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
-        outcome
+        outcome.committed
     }
 
     /// The homes do not take the seal: the object is dropped, the put has failed. Unless a home has had the object
     /// dropped before: then it was the key's, and this is how the put ended.
     pub fn retract(&mut self, now: Time, unreported: Unreported) -> Option<Committed> {
         let Unreported { commit, outcome } = unreported;
-        if self.drop_object(commit.key_hash, outcome.version) {
+        if self.drop_object(commit.key_hash, outcome.committed.version) {
             self.outcomes.forget(commit.put_id, commit.key_hash);
         }
-        self.outcomes.get(now, commit.put_id, commit.key_hash)
+        let known = self.outcomes.get(now, commit.put_id, commit.key_hash);
+        known.map(|outcome| outcome.committed)
     }
 
     /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home
@@ -344,7 +349,7 @@ impl<T: SegmentTable> Holder<T> {
         let Commit { put_id, key_hash, .. } = unreported.commit;
         let is_known = self.outcomes.get(now, put_id, key_hash).is_some();
         if !is_known {
-            self.drop_object(key_hash, unreported.outcome.version);
+            self.drop_object(key_hash, unreported.outcome.committed.version);
         }
         !is_known
     }

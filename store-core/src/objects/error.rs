@@ -115,6 +115,9 @@ pub enum CommitError {
         /// The object's length.
         len_bytes: u64,
     },
+    /// The put has ended already, and was of other bytes.
+    #[error("the put id was used for other bytes of the key before; each put has an id of its own")]
+    OtherBytes,
     /// Other bytes lie in the region than the committer described.
     #[error("piece {piece} arrived with checksum {arrived:016x}, the committer said {expected:016x}")]
     Mismatch {
@@ -132,6 +135,7 @@ impl From<CommitError> for ServiceError {
         let code = match error {
             CommitError::UnknownPut => ErrorCode::UnknownPut,
             CommitError::Unwritten { .. } => ErrorCode::BytesMissing,
+            CommitError::OtherBytes => ErrorCode::PutIdReused,
             CommitError::Mismatch { .. } => ErrorCode::ChecksumMismatch,
             CommitError::Inconsistent { .. } | CommitError::Fingerprint { .. } => ErrorCode::InvalidArgument,
         };

@@ -46,7 +46,7 @@ mod write;
 mod written;
 
 use self::names::Names;
-use self::region::Record;
+use self::region::{Outcome, Record};
 use self::segment::Segment;
 use crate::limits::SEGMENTS_MAX;
 use crate::outcomes::Outcomes;
@@ -155,7 +155,7 @@ pub struct Holder<T> {
     /// Sealed objects.
     by_hash: BTreeMap<KeyHash, RegionId>,
     names: Names,
-    outcomes: Outcomes,
+    outcomes: Outcomes<Outcome>,
     /// Reservations that ended and were not drained yet.
     ended: Vec<Ended>,
 }

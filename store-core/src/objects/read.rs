@@ -111,8 +111,9 @@ impl<T: SegmentTable> Holder<T> {
         let object = self.record_mut(region).and_then(Record::object_mut);
         if let Some(object) = object.filter(|object| !object.is_reported) {
             object.is_reported = true;
-            let (stored, key_hash) = (object.stored(), object.key_hash);
-            self.outcomes.remember(now, stored.version.put_id, key_hash, stored);
+            let (outcome, key_hash) = (object.outcome(), object.key_hash);
+            let put_id = outcome.committed.version.put_id;
+            self.outcomes.remember(now, put_id, key_hash, outcome);
         }
     }
 

@@ -77,6 +77,14 @@ pub(super) struct CommitData {
     pub(super) fingerprint: Vec<u8>,
 }
 
+/// How a put ended well, and of which bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outcome {
+    pub(super) committed: Committed,
+    /// Of all of them, as the committer said.
+    pub(super) checksum: u64,
+}
+
 /// A sealed object.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -94,11 +102,15 @@ pub(super) struct Object {
 
 impl Object {
     /// How its put ended, or is about to.
-    pub(super) fn stored(&self) -> Committed {
-        Committed {
+    pub(super) fn outcome(&self) -> Outcome {
+        let committed = Committed {
             outcome: PutOutcome::Stored,
             version: self.version,
             degraded: self.degraded,
+        };
+        Outcome {
+            committed,
+            checksum: self.checksum,
         }
     }
 }

@@ -180,6 +180,31 @@ fn a_retry_of_a_stored_put_is_told_so_and_its_second_region_is_freed() {
 }
 
 #[test]
+fn a_put_id_that_is_used_again_for_other_bytes_is_refused_and_changes_nothing() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    let stored = store(&mut holder, 1, "k", 100);
+    for is_here in [true, false] {
+        for reserved_bytes in [None, Some(100), Some(200)] {
+            let len_bytes = reserved_bytes.unwrap_or(100);
+            if let Some(len_bytes) = reserved_bytes {
+                fill(&mut holder, at(0), reserve_spec(1, "k", len_bytes));
+            }
+            let other = CommitSpec {
+                checksums: checksums(len_bytes, 7),
+                ..commit_spec(1, "k", len_bytes)
+            };
+            let error = holder.begin_commit(at(0), other).unwrap_err();
+            assert_eq!(ServiceError::from(error).code, ErrorCode::PutIdReused);
+            assert_eq!(holder.account().reservations, 0);
+            let same = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+            assert!(matches!(same, CommitStep::Done(done) if done == stored));
+        }
+        assert_eq!(holder.remove(at(0), hash("k"), version(1)), is_here);
+    }
+    assert_empty(&holder);
+}
+
+#[test]
 fn a_put_yields_to_the_object_that_the_key_has() {
     let (mut holder, _) = holder(&[(1 << 20, 4)]);
     for (put_id, expected) in [(1, PutOutcome::AlreadyExists), (2, PutOutcome::Stored)] {

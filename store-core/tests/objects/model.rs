@@ -89,10 +89,14 @@ impl Region {
     }
 }
 
+/// How a put ended, and the length of its object, from which its checksums follow.
+pub(crate) type Outcome = (Committed, u64);
+
 /// How a commit goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ModelStep {
     Done(Committed),
+    OtherBytes,
     Wait,
     /// The commit began; these pieces are unknown.
     Verify(RegionId, Vec<u64>),
@@ -111,7 +115,7 @@ pub(crate) struct Model {
     pub(crate) clock: usize,
     pub(crate) segments: Vec<(u64, u32)>,
     pub(crate) regions: Vec<Region>,
-    pub(crate) outcomes: Vec<(u64, Put, Committed)>,
+    pub(crate) outcomes: Vec<(u64, Put, Outcome)>,
     pub(crate) ended: Vec<(RegionId, EndReason)>,
 }
 
@@ -255,7 +259,7 @@ impl Model {
         }
     }
 
-    pub(crate) fn remember(&mut self, put: Put, outcome: Committed) {
+    pub(crate) fn remember(&mut self, put: Put, outcome: Outcome) {
         self.outcomes.push((self.now_ms + OUTCOME_LIFE_MS, put, outcome));
     }
 
@@ -263,9 +267,18 @@ impl Model {
         self.outcomes.retain(|(_, of, _)| *of != put);
     }
 
-    pub(crate) fn outcome(&self, put: Put) -> Option<Committed> {
-        let known = |(until_ms, of, _): &&(u64, Put, Committed)| *of == put && *until_ms > self.now_ms;
+    pub(crate) fn outcome(&self, put: Put) -> Option<Outcome> {
+        let known = |(until_ms, of, _): &&(u64, Put, Outcome)| *of == put && *until_ms > self.now_ms;
         self.outcomes.iter().find(known).map(|(.., outcome)| *outcome)
+    }
+
+    /// How a put ended, or is about to: then that is not reported.
+    pub(crate) fn ended(&self, of: Put) -> Option<(Outcome, bool)> {
+        let remembered = self.outcome(of).map(|outcome| (outcome, true));
+        remembered.or_else(|| {
+            let (region, stored, is_reported) = self.sealed(of.key)?;
+            (stored.version.put_id == put(of.put_id)).then_some(((stored, region.len_bytes), is_reported))
+        })
     }
 
     /// `committed` are the checksums that the committer names.
@@ -276,20 +289,20 @@ impl Model {
         {
             return ModelStep::Wait;
         }
-        let sealed = self
-            .sealed(of.key)
-            .filter(|(_, stored, _)| stored.version.put_id == put(of.put_id));
-        let known = match (self.outcome(of), sealed) {
-            (Some(outcome), _) => Some(outcome),
-            (None, Some((_, _, false))) => return ModelStep::Wait,
-            (None, Some((_, stored, true))) => Some(stored),
-            (None, None) => None,
-        };
-        if let Some(outcome) = known {
-            if let Some(region) = reserved {
-                self.give_up(region.id, Some(EndReason::NotNeeded));
+        if let Some((outcome, is_reported)) = self.ended(of) {
+            if !is_reported {
+                return ModelStep::Wait;
             }
-            return ModelStep::Done(outcome);
+            let (ended, len_bytes) = outcome;
+            let is_same = reserved.is_none_or(|region| {
+                self.give_up(region.id, Some(EndReason::NotNeeded));
+                committed(region.len_bytes) == committed(len_bytes)
+            });
+            return if is_same {
+                ModelStep::Done(ended)
+            } else {
+                ModelStep::OtherBytes
+            };
         }
         let Some(region) = reserved else {
             return ModelStep::UnknownPut;
@@ -320,8 +333,8 @@ impl Model {
         if let State::Sealed { stored, is_reported } = &mut region.state
             && !std::mem::replace(is_reported, true)
         {
-            let stored = *stored;
-            self.remember(of, stored);
+            let outcome = (*stored, region.len_bytes);
+            self.remember(of, outcome);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Random operations on the holder and on its model: every answer and every account must agree.
 
 use crate::fixture::{CLUSTER, checksums, commit_spec, holder, name, owner, piece_checksum, put, reserve_spec};
-use crate::model::{Model, ModelStep, Put, State, Write};
+use crate::model::{Model, ModelStep, Outcome, Put, State, Write};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -86,7 +86,7 @@ enum Advance {
 enum Token {
     Unverified(Unverified),
     Verified(Verified),
-    Unreported(Unreported, Committed),
+    Unreported(Unreported, Outcome),
 }
 
 const LENS: [u64; 7] = [
@@ -308,7 +308,9 @@ impl Run {
     }
 
     fn begin_commit(&mut self, put: Put) {
-        let len_bytes = self.model.reserved(put).map_or(1, |region| region.len_bytes);
+        let reserved = self.model.reserved(put).map(|region| region.len_bytes);
+        let ended = self.model.ended(put).map(|((_, len_bytes), _)| len_bytes);
+        let len_bytes = reserved.or(ended).unwrap_or(1);
         let now = self.now();
         let answer = self
             .holder
@@ -318,7 +320,9 @@ impl Run {
             .begin_commit(put, |len_bytes| checksums(len_bytes, put.put_id.into()).pieces);
         match (answer, step) {
             (Ok(CommitStep::Done(outcome)), ModelStep::Done(expected)) => assert_eq!(outcome, expected),
-            (Ok(CommitStep::Wait), ModelStep::Wait) | (Err(CommitError::UnknownPut), ModelStep::UnknownPut) => {}
+            (Ok(CommitStep::Wait), ModelStep::Wait)
+            | (Err(CommitError::UnknownPut), ModelStep::UnknownPut)
+            | (Err(CommitError::OtherBytes), ModelStep::OtherBytes) => {}
             (Ok(CommitStep::Verify(unverified)), ModelStep::Verify(id, unknown)) => {
                 assert_eq!((unverified.region(), unverified.unknown_pieces()), (id, &unknown[..]));
                 self.commits.push((Token::Unverified(unverified), id, put));
@@ -360,6 +364,7 @@ impl Run {
     }
 
     fn advance_verified(&mut self, verified: Verified, id: RegionId, of: Put, how: Advance) {
+        let len_bytes = self.model.region(id).unwrap().len_bytes;
         match how {
             Advance::Abandon => {
                 self.holder.abandon(verified);
@@ -375,7 +380,7 @@ impl Run {
                     PutOutcome::AlreadyExists
                 };
                 assert_eq!((outcome.outcome, outcome.version), (expected, version));
-                self.model.remember(of, outcome);
+                self.model.remember(of, (outcome, len_bytes));
                 self.model.give_up(id, Some(EndReason::NotNeeded));
             }
             Advance::Well { .. } | Advance::DamagedPiece | Advance::Unanswered => {
@@ -392,12 +397,13 @@ impl Run {
                 };
                 assert_eq!(unreported.version(), outcome.version);
                 self.model.seal(id, outcome);
-                self.commits.push((Token::Unreported(unreported, outcome), id, of));
+                self.commits
+                    .push((Token::Unreported(unreported, (outcome, len_bytes)), id, of));
             }
         }
     }
 
-    fn advance_unreported(&mut self, unreported: Unreported, outcome: Committed, id: RegionId, of: Put, how: Advance) {
+    fn advance_unreported(&mut self, unreported: Unreported, outcome: Outcome, id: RegionId, of: Put, how: Advance) {
         let now = self.now();
         let is_here = self
             .model
@@ -406,7 +412,8 @@ impl Run {
         let known = self.model.outcome(of);
         match how {
             Advance::Abandon | Advance::DamagedPiece => {
-                assert_eq!(self.holder.retract(now, unreported), known.filter(|_| !is_here));
+                let stored = known.filter(|_| !is_here).map(|(stored, _)| stored);
+                assert_eq!(self.holder.retract(now, unreported), stored);
                 if is_here {
                     self.model.forget(of);
                     self.model.give_up(id, None);
@@ -419,12 +426,12 @@ impl Run {
                 }
             }
             Advance::Well { .. } | Advance::Yield { .. } => {
-                assert_eq!(self.holder.report(now, unreported), outcome);
+                assert_eq!(self.holder.report(now, unreported), outcome.0);
                 if known.is_none() {
                     self.model.remember(of, outcome);
                 }
                 if let Some(region) = self.model.region(id).filter(|_| is_here) {
-                    let (stored, is_reported) = (outcome, true);
+                    let (stored, is_reported) = (outcome.0, true);
                     region.state = State::Sealed { stored, is_reported };
                 }
             }
