@@ -136,6 +136,17 @@ impl Node {
     /// Why this node should not be given work: empty if it is ready.
     pub fn unready(&self) -> Vec<String> {
         let mut reasons = self.peers.refusals();
+        let counts = self.homes.counts();
+        if counts.unannounced > 0 {
+            let members = counts.unannounced;
+            reasons.push(format!("{members} members have not announced yet what they hold"));
+        }
+        if counts.out_of_step > 0 {
+            let partners = counts.out_of_step;
+            reasons.push(format!(
+                "{partners} members have not handed over yet what they keep of shared keys"
+            ));
+        }
         if self.is_draining() {
             reasons.push("the node is draining".to_owned());
         }

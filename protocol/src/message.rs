@@ -369,6 +369,37 @@ pub struct NodesReply {
     pub view_revision: u64,
     /// One per member, ordered by id.
     pub nodes: Vec<NodeInfo>,
+    /// What the node that answers keeps as a home of keys.
+    pub index: IndexInfo,
+}
+
+/// What a node keeps as a home of keys, and how far it knows what others know.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexInfo {
+    /// It knows all that there is to know, and answers look-ups by hit or miss.
+    pub settled: bool,
+    /// Keys with an entry.
+    pub keys: u64,
+    /// Of which with an accepted object that is not sealed yet.
+    pub pending_keys: u64,
+    /// Keys that were removed, as far as that is remembered.
+    pub tombstones: u64,
+    /// Drops of removed objects that holders owe.
+    pub owed_drops: u64,
+    /// Members that have not announced what they hold and are not known to be out of reach.
+    pub unannounced_members: u64,
+    /// Partners that have not handed over what they keep, or withhold something, and are not known to be out of reach.
+    pub partners_out_of_step: u64,
+    /// Keys that were learned from announcements and hand-overs in this life.
+    pub learned_keys: u64,
+    /// Keys that were decided without a partner that was not told of them yet.
+    pub untold_keys: u64,
+    /// Objects held here of which a home is still to be told.
+    pub unpublished_objects: u64,
+    /// Decisions that wait until more is known.
+    pub waiting_decisions: u64,
+    /// Objects that lost against another which was accepted on the other side of a partition, in this life.
+    pub conflicts: u64,
 }
 
 /// What a node knows of a member.

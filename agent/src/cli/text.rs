@@ -4,7 +4,9 @@ use indicatif::{BinaryBytes, HumanDuration};
 use std::fmt::Write;
 use std::time::Duration;
 use tenon_client::ObjectInfo;
-use tenon_protocol::message::{ListEntry, NodeInfo, NodeState, NodesReply, SegmentInfo, SegmentState, SegmentsReply};
+use tenon_protocol::message::{
+    IndexInfo, ListEntry, NodeInfo, NodeState, NodesReply, SegmentInfo, SegmentState, SegmentsReply,
+};
 
 /// Rows with their columns aligned, the first row being the heads. The last column is not padded.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
@@ -85,11 +87,33 @@ pub(super) fn nodes(reply: &NodesReply) -> String {
     ])];
     rows.extend(reply.nodes.iter().map(node));
     format!(
-        "{}view: {}, revision {}\n",
+        "{}view: {}, revision {}\nindex of this agent: {}\n",
         table(&rows),
         reply.view_source,
-        reply.view_revision
+        reply.view_revision,
+        index(&reply.index)
     )
+}
+
+/// What of an index is worth a look.
+fn index(index: &IndexInfo) -> String {
+    let mut text = if index.settled { "settled" } else { "learning" }.to_owned();
+    for (count, what) in [
+        (index.unannounced_members, "members to announce"),
+        (index.partners_out_of_step, "partners out of step"),
+        (index.pending_keys, "keys pending"),
+        (index.owed_drops, "drops owed"),
+        (index.untold_keys, "keys untold"),
+        (index.unpublished_objects, "objects unpublished"),
+        (index.waiting_decisions, "decisions waiting"),
+        (index.conflicts, "conflicts"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text.push_str(&format!(", {} keys", index.keys));
+    text
 }
 
 fn node(node: &NodeInfo) -> Vec<String> {
@@ -320,16 +344,25 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
                     space: None,
                 },
             ],
+            index: IndexInfo {
+                keys: 12,
+                unannounced_members: 1,
+                ..IndexInfo::default()
+            },
         };
         let text = nodes(&reply);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 5);
         assert!(
             lines[1].contains("alive") && lines[1].contains("512.00 MiB") && lines[1].ends_with("(this agent)"),
             "{text}"
         );
         assert!(lines[2].contains("unreachable") && lines[2].contains(" -  "), "{text}");
         assert_eq!(lines[3], "view: static, revision 3");
+        assert_eq!(
+            lines[4],
+            "index of this agent: learning, 1 members to announce, 12 keys"
+        );
 
         let segment = SegmentInfo {
             node: NodeId::from_bytes([1; 16]),

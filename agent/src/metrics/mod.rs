@@ -14,7 +14,7 @@ use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::message::{NodeInfo, SegmentInfo};
+use tenon_protocol::message::{IndexInfo, NodeInfo, SegmentInfo};
 use tenon_store_core::placement::PlacementCounters;
 
 pub use labels::{Place, PutOutcome, ReadOutcome, RefusedBecause, Verb};
@@ -50,6 +50,8 @@ pub struct Metrics {
 pub struct Snapshot {
     /// The members of the view.
     pub nodes: Vec<NodeInfo>,
+    /// What this node keeps as a home of keys.
+    pub index: IndexInfo,
     /// This node's segments.
     pub segments: Vec<SegmentInfo>,
     /// What placement has cost so far.
@@ -244,7 +246,7 @@ impl Metrics {
     /// All metrics in Prometheus's text format, with the state of things that are not counted but looked up.
     pub fn render(&self, now: &Snapshot) -> String {
         let at_scrape = self.at_scrape.lock();
-        at_scrape.set(&now.nodes, &now.segments);
+        at_scrape.set(&now.nodes, &now.index, &now.segments);
         let mut families = self.registry.gather();
         families.extend(placement::families(&now.placement));
         let mut text = String::new();

@@ -1,7 +1,7 @@
 //! Gauges that are set when somebody asks for them.
 
-use prometheus::IntGaugeVec;
-use tenon_protocol::message::{NodeInfo, NodeState, SegmentInfo};
+use prometheus::{IntCounter, IntGaugeVec};
+use tenon_protocol::message::{IndexInfo, NodeInfo, NodeState, SegmentInfo};
 
 use super::Maker;
 
@@ -9,6 +9,9 @@ use super::Maker;
 #[derive(Debug)]
 pub(super) struct AtScrape {
     nodes: IntGaugeVec,
+    index: [(IntGaugeVec, fn(&IndexInfo) -> u64); 10],
+    conflicts: IntCounter,
+    learned: IntCounter,
     segment_capacity_bytes: IntGaugeVec,
     segment_bytes: IntGaugeVec,
     segment_largest_free_bytes: IntGaugeVec,
@@ -25,11 +28,68 @@ const NODE_STATES: [(NodeState, &str); 4] = [
     (NodeState::Unknown, "unknown"),
 ];
 
+/// Gauges of what a node keeps as a home of keys.
+const INDEX: [(&str, &str, fn(&IndexInfo) -> u64); 10] = [
+    (
+        "tenon_index_settled",
+        "1 if this node knows, as a home, all that there is to know.",
+        |index| index.settled.into(),
+    ),
+    ("tenon_index_keys", "Keys with an entry.", |index| index.keys),
+    (
+        "tenon_index_pending_keys",
+        "Keys with an accepted object that is not sealed yet.",
+        |index| index.pending_keys,
+    ),
+    ("tenon_index_tombstones", "Removed keys that are remembered.", |index| {
+        index.tombstones
+    }),
+    (
+        "tenon_index_owed_drops",
+        "Drops of removed objects that holders owe.",
+        |index| index.owed_drops,
+    ),
+    (
+        "tenon_index_unannounced_members",
+        "Members that have not announced what they hold and are not known to be out of reach.",
+        |index| index.unannounced_members,
+    ),
+    (
+        "tenon_index_partners_out_of_step",
+        "Partners that have not handed over what they keep, or withhold something.",
+        |index| index.partners_out_of_step,
+    ),
+    (
+        "tenon_index_untold_keys",
+        "Keys decided without a partner that was not told of them yet.",
+        |index| index.untold_keys,
+    ),
+    (
+        "tenon_index_unpublished_objects",
+        "Objects held here of which a home is still to be told.",
+        |index| index.unpublished_objects,
+    ),
+    (
+        "tenon_index_waiting_decisions",
+        "Decisions that wait until this home knows more.",
+        |index| index.waiting_decisions,
+    ),
+];
+
 impl AtScrape {
     pub(super) fn new(make: &Maker<'_>) -> Self {
         let of_segment = |name: &str, help: &str| make.gauges(name, help, &["segment"]);
         Self {
             nodes: make.gauges("tenon_peers", "Other members of the view by state.", &["state"]),
+            index: INDEX.map(|(name, help, value)| (make.gauges(name, help, &[]), value)),
+            conflicts: make.counter(
+                "tenon_index_conflicts_total",
+                "Objects that lost against another which was accepted on the other side of a partition.",
+            ),
+            learned: make.counter(
+                "tenon_index_learned_keys_total",
+                "Keys that were learned from announcements and hand-overs.",
+            ),
             segment_capacity_bytes: of_segment("tenon_segment_capacity_bytes", "Payload bytes of a segment."),
             segment_bytes: make.gauges(
                 "tenon_segment_bytes",
@@ -47,7 +107,13 @@ impl AtScrape {
         }
     }
 
-    pub(super) fn set(&self, nodes: &[NodeInfo], segments: &[SegmentInfo]) {
+    pub(super) fn set(&self, nodes: &[NodeInfo], index: &IndexInfo, segments: &[SegmentInfo]) {
+        for (family, value) in &self.index {
+            family.with_label_values::<&str>(&[]).set(gauge(value(index)));
+        }
+        for (counter, total) in [(&self.conflicts, index.conflicts), (&self.learned, index.learned_keys)] {
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
         for (state, label) in NODE_STATES {
             let count = nodes.iter().filter(|node| !node.is_self && node.state == state).count();
             self.nodes.with_label_values(&[label]).set(gauge(count as u64));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{
-    AttachReply, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState, SegmentsReply,
+    AttachReply, IndexInfo, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState, SegmentsReply,
     TokenReply,
 };
 use tenon_transport::link::TokenClaims;
@@ -32,6 +32,25 @@ impl Node {
             view_source: self.view().source().to_string(),
             view_revision: self.view().revision(),
             nodes,
+            index: self.index(),
+        }
+    }
+
+    fn index(&self) -> IndexInfo {
+        let counts = self.homes().counts();
+        IndexInfo {
+            settled: counts.is_settled(),
+            keys: counts.keys as u64,
+            pending_keys: counts.pending as u64,
+            tombstones: counts.tombstones as u64,
+            owed_drops: counts.owed as u64,
+            unannounced_members: counts.unannounced as u64,
+            partners_out_of_step: counts.out_of_step as u64,
+            learned_keys: counts.learned,
+            untold_keys: counts.untold as u64,
+            unpublished_objects: self.unpublished() as u64,
+            waiting_decisions: counts.waiting as u64,
+            conflicts: counts.losers,
         }
     }
 

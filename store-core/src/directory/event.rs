@@ -171,6 +171,8 @@ pub struct DirectoryCounts {
     pub waiting: usize,
     /// Drops that holders owe.
     pub owed: usize,
+    /// Keys that were learned from announcements and hand-overs, since the start.
+    pub learned: u64,
     /// Objects that lost against another which was accepted on the other side of a partition, since the start.
     pub losers: u64,
 }

@@ -171,6 +171,7 @@ impl Directory {
         });
         for PageKey { key_hash, homes, entry } in page.into_iter().flat_map(|page| page.keys) {
             if homes.includes(self.node) {
+                self.learned += 1;
                 let asker = Asker { token: None, homes };
                 self.submit(key_hash, Job::of(asker, JobKind::Claim(entry)));
             }

@@ -79,6 +79,8 @@ pub struct Directory {
     waiting: VecDeque<(KeyHash, Job)>,
     retry_at: Time,
     contested: Contested,
+    /// See [`DirectoryCounts::learned`].
+    learned: u64,
     /// See [`DirectoryCounts::losers`].
     losers: u64,
     /// Questions that ask for pages and are not answered yet.
@@ -110,6 +112,7 @@ impl Directory {
             waiting: VecDeque::new(),
             retry_at: Time::ZERO,
             contested: Contested::default(),
+            learned: 0,
             losers: 0,
             learning: 0,
             paying: 0,
@@ -132,6 +135,7 @@ impl Directory {
             untold: self.members.untold_total(),
             waiting: self.waiting.len(),
             owed: self.tombstones.owed_total(),
+            learned: self.learned,
             losers: self.losers,
         }
     }
