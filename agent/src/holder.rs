@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, Slot};
+use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes};
 use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
@@ -197,7 +197,7 @@ impl HolderDriver {
         }
         let write_key = key.inspect_err(|_| {
             // Nobody can write there, so nobody can commit: a reservation without a grant is given back at once.
-            let _ = self.abort(put_id, &name);
+            let _ = self.abort(put_id, &name, owner.session);
         })?;
         Ok(ReservedRegion {
             holder: self.node,
@@ -233,9 +233,9 @@ impl HolderDriver {
         segment.region(start..start + len_bytes)
     }
 
-    /// Gives a reservation back; says whether there was one.
-    pub(crate) fn abort(&self, put_id: PutId, name: &ObjectName) -> KeyResult<bool> {
-        let aborted = self.core.lock().abort(put_id, name);
+    /// Gives a reservation of a session back; says whether there was one.
+    pub(crate) fn abort(&self, put_id: PutId, name: &ObjectName, by: SessionId) -> KeyResult<bool> {
+        let aborted = self.core.lock().abort(put_id, name, by);
         self.settle();
         Ok(aborted?)
     }

@@ -66,12 +66,7 @@ impl Node {
         Ok(match request {
             Request::Reserve(request) => {
                 super::check_batch(request.items.len())?;
-                let Some(session) = session else {
-                    return Err(ServiceError::new(
-                        ErrorCode::InvalidArgument,
-                        "a reservation belongs to a session",
-                    ));
-                };
+                let session = session.ok_or_else(no_session)?;
                 let items = self.reserve_own(Owner { coordinator, session }, &request)?;
                 Reply::Reserve(ReserveReply {
                     nodes: Vec::new(),
@@ -84,7 +79,7 @@ impl Node {
             }
             Request::Abort(request) => {
                 super::check_batch(request.items.len())?;
-                Reply::Abort(self.abort_own(&request)?)
+                Reply::Abort(self.abort_own(session.ok_or_else(no_session)?, &request)?)
             }
             Request::List(request) => Reply::List(self.list_own(&request)?),
             Request::Segments { .. } => Reply::Segments(SegmentsReply {
@@ -99,4 +94,8 @@ impl Node {
             }
         })
     }
+}
+
+fn no_session() -> ServiceError {
+    ServiceError::new(ErrorCode::InvalidArgument, "a reservation belongs to a session")
 }

@@ -240,7 +240,7 @@ impl Node {
                     items,
                 };
                 if holder == node.id() {
-                    return node.abort_own(&request);
+                    return node.abort_own(session, &request);
                 }
                 match node
                     .on_behalf(holder, Some(session), Request::Abort(request), deadline)
@@ -256,7 +256,11 @@ impl Node {
     }
 
     /// Gives back what lies in this node's own memory.
-    pub(super) fn abort_own(&self, request: &AbortRequest) -> Result<Vec<KeyResult<bool>>, ServiceError> {
+    pub(super) fn abort_own(
+        &self,
+        session: SessionId,
+        request: &AbortRequest,
+    ) -> Result<Vec<KeyResult<bool>>, ServiceError> {
         let mut results = Results::new(request.items.len());
         let named = self.named_keys(
             &request.namespace,
@@ -264,7 +268,7 @@ impl Node {
             &mut results,
         )?;
         for key in named {
-            results.set(key.index, self.holder().abort(request.put_id, &key.name));
+            results.set(key.index, self.holder().abort(request.put_id, &key.name, session));
         }
         Ok(results.finish())
     }

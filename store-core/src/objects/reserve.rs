@@ -9,7 +9,7 @@ use crate::time::Time;
 use rand::Rng;
 use std::sync::Arc;
 use tenon_protocol::error::NoSpace;
-use tenon_protocol::ids::{KeyHash, PutId, Slot};
+use tenon_protocol::ids::{KeyHash, PutId, SessionId, Slot};
 use tenon_protocol::limits::RESERVATION_TTL_MS_MAX;
 use tenon_protocol::name::ObjectName;
 
@@ -193,18 +193,20 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// Gives a reservation back. False if there is none.
-    pub fn abort(&mut self, put_id: PutId, name: &ObjectName) -> Result<bool, CommitInProgress> {
+    /// A session gives a reservation back. False if it has none: one that another session has taken over by asking for
+    /// it again stays, since a try that came to nothing must not end the next one.
+    pub fn abort(&mut self, put_id: PutId, name: &ObjectName, by: SessionId) -> Result<bool, CommitInProgress> {
         let key_hash = name.hash(self.config.cluster);
         let Some(&region) = self.reservations.get(&(put_id, key_hash)) else {
             return Ok(false);
         };
         let record = self.record(region).expect("reservations are recorded");
-        if record
-            .reservation()
-            .is_some_and(|reservation| reservation.commit.is_some())
-        {
+        let reservation = record.reservation().expect("it is reserved");
+        if reservation.commit.is_some() {
             return Err(CommitInProgress);
+        }
+        if reservation.owner.session != by {
+            return Ok(false);
         }
         self.end(region, EndReason::Aborted);
         Ok(true)

@@ -49,6 +49,11 @@ fn reserving_again_answers_the_same_region_and_another_length_is_refused() {
         reserve(&mut holder, at(0), other).unwrap().needs_grant,
         "another session needs a grant of its own"
     );
+    assert_eq!(
+        holder.abort(put(1), &name("k"), owner(1).session),
+        Ok(false),
+        "it is not the first session's any more"
+    );
     holder.session_ended(owner(1));
     assert_eq!(holder.account().reservations, 1);
     holder.session_ended(owner(9));
@@ -63,7 +68,7 @@ fn every_reservation_has_a_new_generation() {
         let reserved = reserve(&mut holder, at(0), reserve_spec(round, "k", 100)).unwrap();
         assert!(reserved.region.generation > last);
         last = reserved.region.generation;
-        assert!(holder.abort(put(round), &name("k")).unwrap());
+        assert!(holder.abort(put(round), &name("k"), owner(round).session).unwrap());
     }
 }
 
@@ -158,7 +163,7 @@ fn a_region_given_up_during_a_write_is_held_until_the_write_is_over() {
         holder.begin_write(region, 0, 50).unwrap(),
         holder.begin_write(region, 50, 50).unwrap(),
     ];
-    assert_eq!(holder.abort(put(1), &name("k")), Ok(true));
+    assert_eq!(holder.abort(put(1), &name("k"), owner(1).session), Ok(true));
     for hold in holds {
         assert_eq!(holder.account().held_bytes, 128);
         holder.check_invariants();

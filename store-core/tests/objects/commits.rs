@@ -97,7 +97,7 @@ fn an_object_of_which_bytes_were_never_written_is_refused_whatever_the_memory_ho
 fn what_an_earlier_reservation_of_the_same_bytes_was_written_counts_for_that_one_alone() {
     let (mut holder, _) = holder(&[(1 << 20, 1)]);
     let earlier = fill(&mut holder, at(0), reserve_spec(1, "k", 100));
-    assert!(holder.abort(put(1), &name("k")).unwrap());
+    assert!(holder.abort(put(1), &name("k"), owner(1).session).unwrap());
     let later = reserve(&mut holder, at(0), reserve_spec(1, "k", 100)).unwrap().region;
     assert_eq!(later.offset_bytes, earlier.offset_bytes);
     let error = begin(&mut holder, 1, "k", 100).unwrap_err();
@@ -131,7 +131,10 @@ fn a_second_commit_of_a_put_waits_for_the_first_and_gets_its_outcome() {
     let again = |holder: &mut TestHolder| holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
     let verified = verified(&mut holder, 1, "k", 100);
     assert!(matches!(again(&mut holder), CommitStep::Wait));
-    assert_eq!(holder.abort(put(1), &name("k")), Err(CommitInProgress));
+    assert_eq!(
+        holder.abort(put(1), &name("k"), owner(1).session),
+        Err(CommitInProgress)
+    );
     let unreported = holder.seal(verified, ACCEPTED, 0);
     assert!(
         matches!(again(&mut holder), CommitStep::Wait),
@@ -139,7 +142,7 @@ fn a_second_commit_of_a_put_waits_for_the_first_and_gets_its_outcome() {
     );
     let outcome = holder.report(at(0), unreported);
     assert!(matches!(again(&mut holder), CommitStep::Done(done) if done == outcome));
-    assert_eq!(holder.abort(put(1), &name("k")), Ok(false));
+    assert_eq!(holder.abort(put(1), &name("k"), owner(1).session), Ok(false));
 }
 
 #[test]

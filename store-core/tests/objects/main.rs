@@ -5,6 +5,7 @@ mod behaviour;
 mod commits;
 mod fixture;
 mod model;
+mod operation;
 mod operations;
 mod steps;
 mod table;

@@ -2,6 +2,7 @@
 
 use crate::fixture::{CLUSTER, checksums, commit_spec, holder, name, owner, piece_checksum, put, reserve_spec};
 use crate::model::{Model, ModelStep, Outcome, Put, State, Write};
+use crate::operation::{Advance, Operation, operation};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -13,73 +14,6 @@ use tenon_protocol::message::{Committed, PutOutcome};
 use tenon_protocol::name::Namespace;
 use tenon_store_core::objects::*;
 use tenon_store_core::time::Time;
-
-/// One call of the holder. Numbers choose among what there is, modulo.
-#[derive(Debug, Clone)]
-enum Operation {
-    Reserve {
-        put: Put,
-        len_class: usize,
-        session: u8,
-    },
-    BeginWrite {
-        put: Put,
-        start: usize,
-        end: usize,
-    },
-    EndWrite {
-        which: usize,
-        arrives: bool,
-        is_damaged: bool,
-    },
-    WriteAll {
-        put: Put,
-        step: u64,
-    },
-    BeginCommit {
-        put: Put,
-    },
-    AdvanceCommit {
-        which: usize,
-        how: Advance,
-    },
-    Abort {
-        put: Put,
-    },
-    EndSession {
-        session: u8,
-    },
-    Sleep {
-        ms: u64,
-    },
-    Expire,
-    BeginRead {
-        key: u8,
-        start: u64,
-        len_bytes: u64,
-    },
-    EndRead {
-        which: usize,
-    },
-    Confirm {
-        key: u8,
-        put_id: u8,
-    },
-    Remove {
-        key: u8,
-        put_id: u8,
-    },
-}
-
-/// How a commit goes on, whatever its step.
-#[derive(Debug, Clone, Copy)]
-enum Advance {
-    Well { epoch: u64 },
-    DamagedPiece,
-    Yield { to: u8 },
-    Abandon,
-    Unanswered,
-}
 
 /// A commit in progress.
 #[derive(Debug)]
@@ -99,38 +33,6 @@ const LENS: [u64; 7] = [
     9 * PIECE_BYTES,
 ];
 const SEGMENTS: [(u64, u32); 2] = [(6 << 20, 5), (4 << 20, 4)];
-
-fn operation() -> impl Strategy<Value = Operation> {
-    let puts = || (0u8..2, 0u8..2).prop_map(|(put_id, key)| Put { put_id, key });
-    let advance = prop_oneof![
-        6 => (1u64..4).prop_map(|epoch| Advance::Well { epoch }),
-        1 => Just(Advance::DamagedPiece),
-        1 => (0u8..2).prop_map(|to| Advance::Yield { to }),
-        1 => Just(Advance::Abandon),
-        2 => Just(Advance::Unanswered),
-    ];
-    prop_oneof![
-        6 => (puts(), any::<usize>(), 0u8..2)
-            .prop_map(|(put, len_class, session)| Operation::Reserve { put, len_class, session }),
-        9 => (puts(), any::<usize>(), any::<usize>())
-            .prop_map(|(put, start, end)| Operation::BeginWrite { put, start, end }),
-        9 => (any::<usize>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1))
-            .prop_map(|(which, arrives, is_damaged)| Operation::EndWrite { which, arrives, is_damaged }),
-        6 => (puts(), prop::sample::select(vec![PIECE_BYTES, PIECE_BYTES / 4 + 1, 16 * PIECE_BYTES]))
-            .prop_map(|(put, step)| Operation::WriteAll { put, step }),
-        5 => puts().prop_map(|put| Operation::BeginCommit { put }),
-        9 => (any::<usize>(), advance).prop_map(|(which, how)| Operation::AdvanceCommit { which, how }),
-        1 => puts().prop_map(|put| Operation::Abort { put }),
-        1 => (0u8..2).prop_map(|session| Operation::EndSession { session }),
-        2 => prop_oneof![1u64..20_000, 290_000u64..310_000].prop_map(|ms| Operation::Sleep { ms }),
-        2 => Just(Operation::Expire),
-        3 => (0u8..2, 0u64..2000, 0u64..2000)
-            .prop_map(|(key, start, len_bytes)| Operation::BeginRead { key, start, len_bytes }),
-        3 => any::<usize>().prop_map(|which| Operation::EndRead { which }),
-        3 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Confirm { key, put_id }),
-        2 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Remove { key, put_id }),
-    ]
-}
 
 struct Run {
     holder: Holder<CheckedTable>,
@@ -179,7 +81,7 @@ impl Run {
             Operation::WriteAll { put, step } => self.write_all(put, step),
             Operation::BeginCommit { put } => self.begin_commit(put),
             Operation::AdvanceCommit { which, how } => self.advance_commit(which, how),
-            Operation::Abort { put } => self.abort(put),
+            Operation::Abort { put, session } => self.abort(put, session),
             Operation::EndSession { session } => self.end_session(session),
             Operation::Sleep { ms } => self.model.now_ms += ms,
             Operation::Expire => {
@@ -438,15 +340,17 @@ impl Run {
         }
     }
 
-    fn abort(&mut self, of: Put) {
-        let answer = self.holder.abort(put(of.put_id), &name(&of.key_text()));
-        match self.model.reserved(of).map(|region| (region.id, region.state)) {
-            None => assert_eq!(answer, Ok(false)),
-            Some((_, State::Committing)) => assert_eq!(answer, Err(CommitInProgress)),
-            Some((id, _)) => {
+    fn abort(&mut self, of: Put, by: u8) {
+        let answer = self
+            .holder
+            .abort(put(of.put_id), &name(&of.key_text()), owner(by).session);
+        match self.model.reserved(of) {
+            Some(region) if region.state == State::Committing => assert_eq!(answer, Err(CommitInProgress)),
+            Some(region) if region.session == by => {
                 assert_eq!(answer, Ok(true));
-                self.model.give_up(id, Some(EndReason::Aborted));
+                self.model.give_up(region.id, Some(EndReason::Aborted));
             }
+            _ => assert_eq!(answer, Ok(false)),
         }
     }
 
