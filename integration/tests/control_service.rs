@@ -99,7 +99,9 @@ fn over_http(http: &Http, request: &Request) -> Value {
         Request::Nodes => http.get("/v1/nodes"),
         Request::Segments { node: Some(node) } => http.get(&format!("/v1/segments?node={node}")),
         Request::Segments { node: None } => http.get("/v1/segments"),
-        Request::Attach | Request::Token | Request::Member(_) => panic!("{request:?} has no place in HTTP"),
+        Request::Attach | Request::Token | Request::Relocate(_) | Request::Member(_) => {
+            panic!("{request:?} has no place in HTTP")
+        }
     };
     answer.json()
 }
