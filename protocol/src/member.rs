@@ -104,7 +104,7 @@ pub struct HomeEntry {
 }
 
 /// The nodes that keep the index entry of a key, by rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Homes {
     /// The one that decides.
     pub first: NodeId,

@@ -370,7 +370,7 @@ pub struct NodesReply {
     /// One per member, ordered by id.
     pub nodes: Vec<NodeInfo>,
     /// What the node that answers keeps as a home of keys.
-    pub index: IndexInfo,
+    pub index: Box<IndexInfo>,
 }
 
 /// What a node keeps as a home of keys, and how far it knows what others know.

@@ -91,7 +91,7 @@ pub const WRITTEN_PARTS_PER_PIECE_MAX: usize = 64;
 
 // ---- Directory ----
 
-/// Most keys of which one node keeps entries as a home (about 200 bytes each).
+/// Most keys of which one node keeps entries as a home (about 100 bytes each).
 pub const DIRECTORY_KEYS_MAX: usize = 1 << 26;
 
 /// Most requests that one home has not answered yet, those that wait for a decision included.
@@ -150,10 +150,8 @@ pub const COLLECT_MS: u64 = 1_000;
 /// Most claims that wait until it can be said whether the key's present object is still there.
 pub const CONTESTED_MAX: usize = 1 << 14;
 
-/// Into how many parts entries are divided; one part is swept per tick.
-pub const DIRECTORY_SHARDS: usize = 256;
+/// Most keys that are looked at in one tick for what lies in earlier lives (about a millisecond).
+pub const SWEPT_AT_ONCE_MAX: usize = 1 << 14;
 
 // A holder that answers late still answers before its silence is taken for a refusal to report.
 const _: () = assert!(DIRECTORY_QUESTION_MS < PENDING_CHECK_MS);
-// Keys are told apart by the first byte of their hash.
-const _: () = assert!(DIRECTORY_SHARDS == 1 << u8::BITS);

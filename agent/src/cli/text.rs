@@ -344,11 +344,11 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
                     space: None,
                 },
             ],
-            index: IndexInfo {
+            index: Box::new(IndexInfo {
                 keys: 12,
                 unannounced_members: 1,
                 ..IndexInfo::default()
-            },
+            }),
         };
         let text = nodes(&reply);
         let lines: Vec<&str> = text.lines().collect();

@@ -58,7 +58,7 @@ pub(super) async fn metrics(State(front): State<Front>) -> Result<(Typed, String
     let segments = front.segments(Some(front.backend.id()), deadline).await?;
     let text = front.metrics.render(&Snapshot {
         nodes: nodes.nodes,
-        index: nodes.index,
+        index: *nodes.index,
         segments: segments.segments,
         placement: front.backend.placement_counters(),
     });

@@ -9,7 +9,7 @@ use super::Maker;
 #[derive(Debug)]
 pub(super) struct AtScrape {
     nodes: IntGaugeVec,
-    index: [(IntGaugeVec, fn(&IndexInfo) -> u64); 10],
+    index: [(IntGaugeVec, OfIndex); INDEX.len()],
     conflicts: IntCounter,
     learned: IntCounter,
     segment_capacity_bytes: IntGaugeVec,
@@ -28,8 +28,11 @@ const NODE_STATES: [(NodeState, &str); 4] = [
     (NodeState::Unknown, "unknown"),
 ];
 
+/// One number of an index.
+type OfIndex = fn(&IndexInfo) -> u64;
+
 /// Gauges of what a node keeps as a home of keys.
-const INDEX: [(&str, &str, fn(&IndexInfo) -> u64); 10] = [
+const INDEX: &[(&str, &str, OfIndex)] = &[
     (
         "tenon_index_settled",
         "1 if this node knows, as a home, all that there is to know.",
@@ -81,7 +84,10 @@ impl AtScrape {
         let of_segment = |name: &str, help: &str| make.gauges(name, help, &["segment"]);
         Self {
             nodes: make.gauges("tenon_peers", "Other members of the view by state.", &["state"]),
-            index: INDEX.map(|(name, help, value)| (make.gauges(name, help, &[]), value)),
+            index: std::array::from_fn(|at| {
+                let (name, help, value) = INDEX[at];
+                (make.gauges(name, help, &[]), value)
+            }),
             conflicts: make.counter(
                 "tenon_index_conflicts_total",
                 "Objects that lost against another which was accepted on the other side of a partition.",

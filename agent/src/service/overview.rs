@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{
-    AttachReply, IndexInfo, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState, SegmentsReply,
-    TokenReply,
+    AttachReply, IndexInfo, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState,
+    SegmentsReply, TokenReply,
 };
 use tenon_transport::link::TokenClaims;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ impl Node {
             view_source: self.view().source().to_string(),
             view_revision: self.view().revision(),
             nodes,
-            index: self.index(),
+            index: Box::new(self.index()),
         }
     }
 

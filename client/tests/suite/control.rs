@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenon_client::ClientError;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::limits::BATCH_KEYS_MAX;
-use tenon_protocol::message::{IndexInfo, ListReply, NodesReply, Reply, Request, SegmentsReply};
+use tenon_protocol::message::{ListReply, NodesReply, Reply, Request, SegmentsReply};
 use tokio::time::Instant;
 
 fn keys(count: usize) -> Vec<String> {
@@ -79,7 +79,7 @@ async fn overviews_are_passed_on() {
         view_source: "static".into(),
         view_revision: 3,
         nodes: Vec::new(),
-        index: IndexInfo::default(),
+        index: Box::default(),
     };
     let segments = SegmentsReply {
         segments: Vec::new(),

@@ -112,7 +112,7 @@ impl Directory {
             }),
             Some(present) if present.epoch > version.epoch => self.release(key, object),
             Some(present) if present.epoch == version.epoch => {
-                let mut inquiry = Inquiry::of(self.entries.sealed(key).expect("it was just seen"));
+                let mut inquiry = Inquiry::of(&self.entries.sealed(key).expect("it was just seen"));
                 let verdict = self.inquire(key, &mut inquiry);
                 return self.decide_claim(key, asker, object, inquiry, verdict);
             }
@@ -123,7 +123,7 @@ impl Directory {
 
     /// Makes an object the key's; the one before is to be dropped.
     fn replace(&mut self, key: KeyHash, object: Object) {
-        if self.entries.len() >= DIRECTORY_KEYS_MAX && self.entries.get(key).is_none() {
+        if self.entries.len() >= DIRECTORY_KEYS_MAX && !self.entries.contains(key) {
             return;
         }
         let before = self.entries.change(key, |entry| entry.sealed.replace(object));
@@ -266,7 +266,7 @@ impl Directory {
     pub(super) fn doubt(&mut self, key: KeyHash, asker: Asker, version: Version) {
         match self.entries.sealed(key) {
             Some(object) if object.version == version => {
-                let mut inquiry = Inquiry::of(object);
+                let mut inquiry = Inquiry::of(&object);
                 let verdict = self.inquire(key, &mut inquiry);
                 self.decide_doubt(key, asker, inquiry, verdict);
             }

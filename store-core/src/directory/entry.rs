@@ -1,9 +1,9 @@
 //! What a home keeps per key.
 
-use crate::limits::DIRECTORY_SHARDS;
+use super::packed::{Life, Packed, Shared};
 use crate::time::Time;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
 use tenon_protocol::member::{HomeEntry, Homes, OwedDrop};
 use tenon_protocol::message::Replica;
@@ -105,117 +105,247 @@ impl Entry {
 
     /// The homes of the key; `None` if nothing is known of it.
     fn homes(&self) -> Option<Homes> {
+        self.objects().next().map(|object| object.homes)
+    }
+
+    fn objects(&self) -> impl Iterator<Item = &Object> {
         let pending = self.pending.as_ref().map(|pending| &pending.object);
-        self.sealed.as_ref().or(pending).map(|object| object.homes)
+        self.sealed.iter().chain(pending)
     }
 }
 
-/// Key hashes are keyed hashes already.
+/// Entries by key. Nearly all are packed into few bytes; those with a pending object, with several replicas, or with
+/// numbers that do not fit are kept loose. An entry that says nothing is not kept.
 #[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let mut word = [0; 8];
-        let tail = &bytes[bytes.len().saturating_sub(8)..];
-        word[..tail.len()].copy_from_slice(tail);
-        self.0 ^= u64::from_le_bytes(word);
-    }
-
-    fn write_usize(&mut self, _: usize) {}
-}
-
-type Shard = HashMap<KeyHash, Entry, BuildHasherDefault<KeyHasher>>;
-
-/// Entries by key, in shards so that a sweep need not go through all at once. An entry that says nothing is not kept.
-#[derive(Debug)]
 pub(super) struct Entries {
-    shards: Vec<Shard>,
-    len: usize,
+    packed: BTreeMap<KeyHash, Packed>,
+    loose: BTreeMap<KeyHash, Entry>,
+    shared: Shared,
 }
 
 impl Entries {
-    pub(super) fn new() -> Self {
-        Self {
-            shards: (0..DIRECTORY_SHARDS).map(|_| Shard::default()).collect(),
-            len: 0,
+    pub(super) fn len(&self) -> usize {
+        self.packed.len() + self.loose.len()
+    }
+
+    pub(super) fn contains(&self, key: KeyHash) -> bool {
+        self.packed.contains_key(&key) || self.loose.contains_key(&key)
+    }
+
+    pub(super) fn sealed(&self, key: KeyHash) -> Option<Object> {
+        match self.packed.get(&key) {
+            Some(packed) => Some(packed.unpack(&self.shared)),
+            None => self.loose.get(&key)?.sealed.clone(),
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn get(&self, key: KeyHash) -> Option<&Entry> {
-        self.shards[shard_of(key)].get(&key)
-    }
-
-    pub(super) fn sealed(&self, key: KeyHash) -> Option<&Object> {
-        self.get(key)?.sealed.as_ref()
-    }
-
     pub(super) fn pending(&self, key: KeyHash) -> Option<&Pending> {
-        self.get(key)?.pending.as_deref()
+        self.loose.get(&key)?.pending.as_deref()
+    }
+
+    /// Whether any object of the key lies in a life for which `is_gone`.
+    pub(super) fn has_lost(&self, key: KeyHash, is_gone: impl Fn(Life) -> bool) -> bool {
+        match self.packed.get(&key) {
+            Some(packed) => is_gone(packed.life(&self.shared)),
+            None => self.loose.get(&key).is_some_and(|entry| has_lost(entry, is_gone)),
+        }
     }
 
     /// Changes the entry of a key, which is empty if nothing was known.
     pub(super) fn change<R>(&mut self, key: KeyHash, change: impl FnOnce(&mut Entry) -> R) -> R {
-        let shard = &mut self.shards[shard_of(key)];
-        let before = shard.len();
-        let entry = shard.entry(key).or_default();
-        let result = change(entry);
-        if entry.is_empty() {
-            shard.remove(&key);
+        let mut entry = match self.packed.remove(&key) {
+            Some(packed) => {
+                let sealed = Some(packed.unpack(&self.shared));
+                packed.release(&mut self.shared);
+                Entry { sealed, pending: None }
+            }
+            None => self.loose.remove(&key).unwrap_or_default(),
+        };
+        let result = change(&mut entry);
+        let packed = match &entry {
+            Entry {
+                sealed: Some(object),
+                pending: None,
+            } => Packed::pack(&mut self.shared, object),
+            _ => None,
+        };
+        if let Some(packed) = packed {
+            self.packed.insert(key, packed);
+        } else if !entry.is_empty() {
+            self.loose.insert(key, entry);
         }
-        self.len = self.len + shard.len() - before;
         result
     }
 
-    /// Lets sealed objects of one shard lose the replicas for which `is_gone`.
-    pub(super) fn sweep(&mut self, shard: usize, is_gone: impl Fn(&Replica) -> bool) {
-        let shard = &mut self.shards[shard];
-        let before = shard.len();
-        shard.retain(|_, entry| {
-            if entry.sealed.as_mut().is_some_and(|object| object.lose(&is_gone)) {
-                entry.sealed = None;
+    /// Among the first `keys_max` keys after `after`, those of which an object lies in a life for which `is_gone`; and
+    /// the key after which to go on, if there are more.
+    pub(super) fn lost_after(
+        &self,
+        after: Option<KeyHash>,
+        keys_max: usize,
+        is_gone: impl Fn(Life) -> bool,
+    ) -> (Vec<KeyHash>, Option<KeyHash>) {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let mut packed = self.packed.range(range);
+        let mut lost = Vec::new();
+        let mut last = None;
+        for (key, entry) in packed.by_ref().take(keys_max) {
+            last = Some(*key);
+            if is_gone(entry.life(&self.shared)) {
+                lost.push(*key);
             }
-            !entry.is_empty()
-        });
-        self.len = self.len + shard.len() - before;
+        }
+        let next = packed.next().and(last);
+        let end = next.map_or(Bound::Unbounded, Bound::Included);
+        let loose = self.loose.range((range.0, end));
+        lost.extend(
+            loose
+                .filter(|(_, entry)| has_lost(entry, &is_gone))
+                .map(|(key, _)| *key),
+        );
+        (lost, next)
     }
 
-    /// Panics if the number of entries is wrong, or one says nothing. O(n).
+    /// Keys after `after` and whose they are, in order: the packed ones and the loose ones.
+    pub(super) fn keys_after(&self, after: Option<KeyHash>) -> [Box<dyn Iterator<Item = (KeyHash, Homes)> + '_>; 2] {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let packed = self.packed.range(range);
+        let loose = self.loose.range(range);
+        [
+            Box::new(packed.map(|(key, entry)| (*key, entry.homes(&self.shared)))),
+            Box::new(loose.filter_map(|(key, entry)| Some((*key, entry.homes()?)))),
+        ]
+    }
+
+    /// Pending objects, by key.
+    pub(super) fn all_pending(&self) -> impl Iterator<Item = (KeyHash, &Pending)> {
+        let loose = self.loose.iter();
+        loose.filter_map(|(key, entry)| Some((*key, entry.pending.as_deref()?)))
+    }
+
+    /// Panics if an entry is kept that says nothing, or in the wrong place. O(n).
     pub(super) fn check_invariants(&self) {
-        assert_eq!(self.len, self.shards.iter().map(Shard::len).sum::<usize>());
-        for entry in self.shards.iter().flat_map(Shard::values) {
+        for (key, entry) in &self.loose {
+            assert!(!self.packed.contains_key(key), "{key} is kept twice");
             assert!(!entry.is_empty(), "an empty entry is kept");
-            let objects = entry
-                .sealed
-                .iter()
-                .chain(entry.pending.as_ref().map(|pending| &pending.object));
             assert!(
-                objects.into_iter().all(|object| !object.replicas.is_empty()),
+                entry.objects().all(|object| !object.replicas.is_empty()),
                 "an object without a replica is kept"
             );
         }
-    }
-
-    /// Keys of one shard and whose they are, in any order.
-    pub(super) fn keys_of(&self, shard: usize) -> impl Iterator<Item = (KeyHash, Homes)> {
-        self.shards[shard]
-            .iter()
-            .filter_map(|(key, entry)| Some((*key, entry.homes()?)))
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (KeyHash, &Entry)> {
-        self.shards.iter().flatten().map(|(&key, entry)| (key, entry))
+        let Shared { lives, homes } = &self.shared;
+        lives.check_invariants(self.packed.values().map(Packed::life_number));
+        homes.check_invariants(self.packed.values().map(Packed::homes_number));
     }
 }
 
-pub(super) fn shard_of(key: KeyHash) -> usize {
-    key.to_bytes()[0].into()
+fn has_lost(entry: &Entry, is_gone: impl Fn(Life) -> bool) -> bool {
+    let mut replicas = entry.objects().flat_map(|object| &object.replicas);
+    replicas.any(|replica| is_gone((replica.holder, replica.incarnation)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tenon_protocol::ids::{Epoch, Generation, Incarnation, PutId, SegmentId, Slot};
+
+    fn node(id: u8) -> NodeId {
+        NodeId::from_bytes([id; 16])
+    }
+
+    fn key(id: u8) -> KeyHash {
+        KeyHash::from_bytes([id; 16])
+    }
+
+    fn replica() -> impl Strategy<Value = Replica> {
+        let numbers = (
+            0..4u8,
+            1..3u64,
+            prop_oneof![Just(1u32), Just(u32::MAX)],
+            prop_oneof![Just(64u64), Just(63), Just(64 << 40), Just(u64::MAX)],
+        );
+        let rest = (any::<u32>(), prop_oneof![Just(5u64), Just(u64::MAX)]);
+        (numbers, rest).prop_map(|((holder, life, segment, offset_bytes), (slot, generation))| {
+            let incarnation = Incarnation(life << 40);
+            Replica {
+                holder: node(holder),
+                incarnation,
+                segment: SegmentId(segment),
+                offset_bytes,
+                slot: Slot(slot),
+                generation: Generation(Generation::base(incarnation).0.saturating_add(generation)),
+            }
+        })
+    }
+
+    fn object() -> impl Strategy<Value = Object> {
+        let replicas = proptest::collection::vec(replica(), 1..3);
+        let numbers = (
+            prop_oneof![Just(1u64), Just(u64::MAX)],
+            prop_oneof![Just(1u64), Just(u64::MAX)],
+        );
+        (replicas, numbers, any::<[u8; 16]>(), 0..3u8).prop_map(|(replicas, (epoch, len_bytes), put_id, home)| Object {
+            homes: Homes {
+                first: node(home),
+                second: Some(node(9)),
+            },
+            version: Version {
+                epoch: Epoch(epoch),
+                put_id: PutId::from_bytes(put_id),
+            },
+            len_bytes,
+            replicas: replicas.into(),
+        })
+    }
+
+    fn pending(object: Object) -> Box<Pending> {
+        Box::new(Pending {
+            object,
+            is_own: true,
+            degraded: false,
+            check_at: Time::ZERO,
+        })
+    }
+
+    proptest! {
+        /// What a plain map of objects says, whatever fits into the packed form.
+        #[test]
+        fn entries_are_kept_as_they_are(
+            steps in proptest::collection::vec((0..8u8, proptest::option::of(object()), any::<bool>()), 1..60)
+        ) {
+            let mut entries = Entries::default();
+            let mut model: BTreeMap<KeyHash, (Option<Object>, bool)> = BTreeMap::new();
+            for (id, object, is_pending) in steps {
+                entries.change(key(id), |entry| {
+                    entry.pending = object.clone().filter(|_| is_pending).map(pending);
+                    entry.sealed = object.clone();
+                });
+                model.insert(key(id), (object, is_pending));
+                entries.check_invariants();
+                model.retain(|_, (object, _)| object.is_some());
+                prop_assert_eq!(entries.len(), model.len());
+                for id in 0..8 {
+                    let expected = model.get(&key(id));
+                    let sealed = expected.and_then(|(object, _)| object.clone());
+                    prop_assert_eq!(entries.sealed(key(id)), sealed);
+                    prop_assert_eq!(entries.pending(key(id)).is_some(), expected.is_some_and(|(_, is_pending)| *is_pending));
+                    prop_assert_eq!(entries.contains(key(id)), expected.is_some());
+                }
+                let is_gone = |(holder, _): Life| holder == node(1);
+                let mut lost: Vec<KeyHash> = Vec::new();
+                let mut after = None;
+                loop {
+                    let (found, next) = entries.lost_after(after, 3, is_gone);
+                    lost.extend(found);
+                    if next.is_none() { break; }
+                    after = next;
+                }
+                lost.sort_unstable();
+                let on = |object: &Object| object.replicas.iter().any(|replica| replica.holder == node(1));
+                let expected: Vec<KeyHash> = model.iter().filter(|(_, (object, _))| object.as_ref().is_some_and(on)).map(|(key, _)| *key).collect();
+                prop_assert_eq!(lost, expected);
+            }
+        }
+    }
 }

@@ -1,12 +1,10 @@
 //! Learning what other members know, and telling partners what was decided without them.
 
-use super::entry::shard_of;
 use super::members::Learning;
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{
-    DIRECTORY_QUESTION_MS, DIRECTORY_SHARDS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, RETOLD_AT_ONCE_MAX,
-    RETRY_MS,
+    DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, RETOLD_AT_ONCE_MAX, RETRY_MS,
 };
 use tenon_protocol::ids::{KeyHash, NodeId};
 use tenon_protocol::limits::PAGE_KEYS_MAX;
@@ -203,46 +201,26 @@ impl Directory {
                 member.has_overflowed = false;
             });
         }
-        let from = after.unwrap_or(KeyHash::from_bytes([0; 16]));
-        let (mut keys, mut seen) = (Vec::new(), 0);
-        for shard in shard_of(from)..DIRECTORY_SHARDS {
-            let first = keys.len();
-            seen += self.shared_keys(shard, partner, after, &mut keys);
-            keys[first..].sort_unstable_by_key(|(key, _)| *key);
-            keys.dedup_by_key(|(key, _)| *key);
-            if keys.len() > PAGE_KEYS_MAX {
-                keys.truncate(PAGE_KEYS_MAX);
-                let next = keys.last().map(|(key, _)| *key);
-                return self.page(keys, next);
+        let [packed, loose] = self.entries.keys_after(after);
+        let buried = Box::new(self.tombstones.keys_after(after));
+        let (mut keys, mut horizon) = (Vec::new(), None::<KeyHash>);
+        for mut source in [packed, loose, buried] {
+            let seen: Vec<_> = source.by_ref().take(HAND_OVER_KEYS_SEEN_MAX).collect();
+            if let (Some((last, _)), Some(_)) = (seen.last(), source.next()) {
+                horizon = Some(horizon.map_or(*last, |horizon| horizon.min(*last)));
             }
-            if seen >= HAND_OVER_KEYS_SEEN_MAX && shard + 1 < DIRECTORY_SHARDS {
-                return self.page(keys, Some(last_of_shard(shard)));
-            }
+            keys.extend(seen);
         }
-        self.page(keys, None)
-    }
-
-    /// Adds the keys of a shard that come after `after` and are shared with `partner`; answers how many were looked at.
-    fn shared_keys(
-        &self,
-        shard: usize,
-        partner: NodeId,
-        after: Option<KeyHash>,
-        keys: &mut Vec<(KeyHash, Homes)>,
-    ) -> usize {
-        let mut seen = 0;
-        let first = first_of_shard(shard);
-        let buried = self
-            .tombstones
-            .keys(first..)
-            .take_while(|(key, _)| shard_of(*key) == shard);
-        for (key, homes) in self.entries.keys_of(shard).chain(buried) {
-            seen += 1;
-            if Some(key) > after && homes.partner_of(self.node) == Some(partner) {
-                keys.push((key, homes));
-            }
+        keys.retain(|(key, homes)| {
+            horizon.is_none_or(|horizon| *key <= horizon) && homes.partner_of(self.node) == Some(partner)
+        });
+        keys.sort_unstable_by_key(|(key, _)| *key);
+        keys.dedup_by_key(|(key, _)| *key);
+        if keys.len() > PAGE_KEYS_MAX {
+            keys.truncate(PAGE_KEYS_MAX);
+            horizon = keys.last().map(|(key, _)| *key);
         }
-        seen
+        self.page(keys, horizon)
     }
 
     fn page(&self, keys: Vec<(KeyHash, Homes)>, next: Option<KeyHash>) -> Page {
@@ -256,16 +234,4 @@ impl Directory {
             next,
         }
     }
-}
-
-fn first_of_shard(shard: usize) -> KeyHash {
-    let mut bytes = [0; 16];
-    bytes[0] = u8::try_from(shard).expect("shards are numbered by a byte");
-    KeyHash::from_bytes(bytes)
-}
-
-fn last_of_shard(shard: usize) -> KeyHash {
-    let mut bytes = [u8::MAX; 16];
-    bytes[0] = u8::try_from(shard).expect("shards are numbered by a byte");
-    KeyHash::from_bytes(bytes)
 }

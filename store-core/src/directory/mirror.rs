@@ -35,12 +35,9 @@ impl Directory {
 
     /// What is known of a key, for the other home.
     pub(super) fn known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
-        let entry = self.entries.get(key);
         MirrorEntry {
-            sealed: entry.and_then(|entry| entry.sealed.as_ref()).map(Into::into),
-            pending: entry
-                .and_then(|entry| entry.pending.as_ref())
-                .map(|pending| (&pending.object).into()),
+            sealed: self.entries.sealed(key).as_ref().map(Into::into),
+            pending: self.entries.pending(key).map(|pending| (&pending.object).into()),
             withdrawn,
             epoch: self.tombstones.epoch(key),
             owed: self.tombstones.owed(key).to_vec(),
@@ -54,9 +51,9 @@ impl Directory {
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
         if let Some(object) = self.entries.sealed(key)
-            && !is_superseded(object, &told)
+            && !is_superseded(&object, &told)
         {
-            let answer = HomeAnswer::Hit(object.into());
+            let answer = HomeAnswer::Hit((&object).into());
             return self.reply(asker.token, Ok(answer));
         }
         let own = self.entries.pending(key).filter(|pending| pending.is_own);

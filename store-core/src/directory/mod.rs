@@ -28,6 +28,7 @@ mod inquire;
 mod learn;
 mod members;
 mod mirror;
+mod packed;
 mod propose;
 mod remove;
 mod seal;
@@ -41,7 +42,7 @@ use self::members::Members;
 use self::tombstone::Tombstones;
 use self::work::{Job, Purpose, Work};
 use crate::limits::{
-    COLLECT_MS, DIRECTORY_PAUSE_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, DIRECTORY_SHARDS, RETRY_MS,
+    COLLECT_MS, DIRECTORY_PAUSE_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, RETRY_MS, SWEPT_AT_ONCE_MAX,
 };
 use crate::outcomes::Outcomes;
 use crate::time::Time;
@@ -88,8 +89,8 @@ pub struct Directory {
     /// Questions that ask for drops that are owed and are not answered yet.
     paying: usize,
     collect_at: Time,
-    /// The next shard to sweep, while a sweep is under way.
-    sweep: Option<usize>,
+    /// The key after which a sweep goes on, while one is under way.
+    sweep: Option<Option<KeyHash>>,
     actions: Vec<Action>,
 }
 
@@ -100,7 +101,7 @@ impl Directory {
             node,
             members: Members::default(),
             now: Time::ZERO,
-            entries: Entries::new(),
+            entries: Entries::default(),
             tombstones: Tombstones::default(),
             lives: BTreeMap::new(),
             outcomes: Outcomes::default(),
@@ -242,7 +243,7 @@ impl Directory {
             return HomeAnswer::Unknown;
         }
         match self.entries.sealed(key) {
-            Some(object) => HomeAnswer::Hit(object.into()),
+            Some(object) => HomeAnswer::Hit((&object).into()),
             None if self.members.is_complete() => HomeAnswer::Miss,
             None => HomeAnswer::Unknown,
         }
@@ -324,10 +325,20 @@ impl Directory {
                 self.collect_debts(holder);
             }
         }
-        if let Some(shard) = self.sweep {
-            let lives = &self.lives;
-            self.entries.sweep(shard, |replica| is_gone(lives, replica));
-            self.sweep = Some(shard + 1).filter(|&next| next < DIRECTORY_SHARDS);
+        self.sweep_some();
+    }
+
+    /// Goes on with looking for what lies in earlier lives of its holders.
+    fn sweep_some(&mut self) {
+        let Some(after) = self.sweep else { return };
+        let lives = &self.lives;
+        let (lost, next) = self
+            .entries
+            .lost_after(after, SWEPT_AT_ONCE_MAX, |life| is_over(lives, life));
+        self.sweep = next.map(Some);
+        for key in lost {
+            self.lose_the_dead(key);
+            self.advance(key);
         }
     }
 
@@ -351,7 +362,7 @@ impl Directory {
             return;
         }
         self.lives.insert(node, incarnation);
-        self.sweep = Some(0);
+        self.sweep = Some(None);
         self.forgive(node);
         let pending: Vec<KeyHash> = self.checks.iter().map(|&(_, key)| key).collect();
         for key in pending {
@@ -370,10 +381,7 @@ impl Directory {
     fn lose_the_dead(&mut self, key: KeyHash) {
         let lives = &self.lives;
         let gone = |replica: &Replica| is_gone(lives, replica);
-        let Some(entry) = self.entries.get(key) else { return };
-        let sealed = entry.sealed.iter().flat_map(|object| object.replicas.iter());
-        let pending = entry.pending.iter().flat_map(|pending| pending.object.replicas.iter());
-        if !sealed.chain(pending).any(gone) {
+        if !self.entries.has_lost(key, |life| is_over(lives, life)) {
             return;
         }
         let lost_check = self.entries.change(key, |entry| {
@@ -433,8 +441,8 @@ impl Directory {
     pub fn check_invariants(&self) {
         self.entries.check_invariants();
         self.outcomes.check_invariants();
-        let pending = |(key, entry): (KeyHash, &entry::Entry)| Some((entry.pending.as_ref()?.check_at, key));
-        let pending: BTreeSet<_> = self.entries.iter().filter_map(pending).collect();
+        let pending = self.entries.all_pending().map(|(key, pending)| (pending.check_at, key));
+        let pending: BTreeSet<_> = pending.collect();
         assert_eq!(
             pending, self.checks,
             "a pending object is not checked, or one is that is none"
@@ -482,9 +490,11 @@ enum Answer {
 
 /// Whether a later life of its holder was seen.
 fn is_gone(lives: &BTreeMap<NodeId, Incarnation>, replica: &Replica) -> bool {
-    lives
-        .get(&replica.holder)
-        .is_some_and(|&known| known > replica.incarnation)
+    is_over(lives, (replica.holder, replica.incarnation))
+}
+
+fn is_over(lives: &BTreeMap<NodeId, Incarnation>, (node, life): packed::Life) -> bool {
+    lives.get(&node).is_some_and(|&known| known > life)
 }
 
 fn wrong_answer() -> ServiceError {

@@ -30,7 +30,7 @@ impl Directory {
             return self.reply(asker.token, Ok(answer));
         }
         if let Some(object) = self.entries.sealed(key) {
-            let mut inquiry = Inquiry::of(object);
+            let mut inquiry = Inquiry::of(&object);
             let verdict = self.inquire(key, &mut inquiry);
             return self.decide_proposal(key, asker, proposal, inquiry, verdict);
         }

@@ -4,7 +4,7 @@
 use crate::limits::{OWED_DROPS_MAX, TOMBSTONE_LIFE_MS, TOMBSTONES_MAX};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeFrom;
+use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, NodeId};
 use tenon_protocol::member::{Homes, OwedDrop};
 
@@ -110,9 +110,11 @@ impl Tombstones {
         }
     }
 
-    /// Keys with tombstones and whose they are, in order.
-    pub(super) fn keys(&self, from: RangeFrom<KeyHash>) -> impl Iterator<Item = (KeyHash, Homes)> {
-        self.by_key.range(from).map(|(key, tombstone)| (*key, tombstone.homes))
+    /// Keys with tombstones after `after` and whose they are, in order.
+    pub(super) fn keys_after(&self, after: Option<KeyHash>) -> impl Iterator<Item = (KeyHash, Homes)> {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let tombstones = self.by_key.range(range);
+        tombstones.map(|(key, tombstone)| (*key, tombstone.homes))
     }
 
     /// Panics if debts and what is owed do not agree. O(n).

@@ -11,7 +11,7 @@ use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, NodeId, PutId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, IndexInfo, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply};
+use tenon_protocol::message::{Committed, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply};
 use tenon_protocol::name::ObjectName;
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
@@ -77,7 +77,7 @@ impl FakeNode {
                 view_source: "standalone".into(),
                 view_revision: 1,
                 nodes: Vec::new(),
-                index: IndexInfo::default(),
+                index: Box::default(),
             }),
             Request::Segments { .. } => Reply::Segments(SegmentsReply {
                 segments: Vec::new(),
