@@ -1,7 +1,9 @@
-//! Loopback addresses that no other test uses at the same time.
+//! Where nodes are: on loopback addresses that no other test uses at the same time, or in network namespaces.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+use crate::network::{Namespace, Network};
 
 /// Where every node under test serves HTTP, on its own address.
 pub const HTTP_PORT: u16 = 7600;
@@ -38,6 +40,46 @@ impl AddressLease {
     /// The address with a port.
     pub fn port(&self, port: u16) -> SocketAddr {
         (self.address, port).into()
+    }
+}
+
+/// Where a node is.
+#[derive(Debug)]
+pub enum Place {
+    /// On a loopback address of its own.
+    Loopback(AddressLease),
+    /// In a network namespace of its own: its HTTP front on the loopback address there, its link where the others reach it.
+    Namespace(Namespace, Ipv4Addr),
+}
+
+impl Place {
+    /// That of the node with this index in a private network.
+    pub fn in_network(network: &Network, index: usize) -> Self {
+        Self::Namespace(network.namespace(index), Network::address(index))
+    }
+
+    /// Where its HTTP front listens.
+    pub fn http(&self) -> SocketAddr {
+        match self {
+            Self::Loopback(lease) => lease.port(HTTP_PORT),
+            Self::Namespace(..) => (Ipv4Addr::LOCALHOST, HTTP_PORT).into(),
+        }
+    }
+
+    /// Another port where others reach it.
+    pub fn port(&self, port: u16) -> SocketAddr {
+        match self {
+            Self::Loopback(lease) => lease.port(port),
+            Self::Namespace(_, address) => (*address, port).into(),
+        }
+    }
+
+    /// The namespace it is in, if that is one of its own.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        match self {
+            Self::Loopback(_) => None,
+            Self::Namespace(namespace, _) => Some(namespace),
+        }
     }
 }
 

@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::ops::{Index, IndexMut};
 use std::path::Path;
+use std::sync::Arc;
 
 use tempfile::TempDir;
 use tenon_protocol::ids::{ClusterId, NodeId};
 
-use crate::address::{AddressLease, PROXY_PORT};
+use crate::address::{AddressLease, PROXY_PORT, Place};
+use crate::network::Network;
 use crate::node::{Node, tenond};
 use crate::proxy::Proxy;
 use crate::wait;
@@ -26,6 +28,8 @@ pub struct ClusterOptions {
     pub segments_bytes: Vec<u64>,
     /// The nodes that others reach through a proxy only.
     pub proxied: Vec<usize>,
+    /// The private network in which the nodes are, if not on loopback.
+    pub network: Option<Arc<Network>>,
     /// More lines for every configuration file; tables other than `node`, `cluster`, `listen`, `segments` and `log`.
     pub more_config: String,
 }
@@ -36,6 +40,7 @@ impl Default for ClusterOptions {
             nodes: 1,
             segments_bytes: vec![64 << 20],
             proxied: Vec::new(),
+            network: None,
             more_config: String::new(),
         }
     }
@@ -143,17 +148,20 @@ fn prepare_node(dir: &Path, index: usize, secret_file: &Path, options: &ClusterO
         .trim()
         .parse()
         .unwrap_or_else(|error| panic!("tenond --init printed no id: {error}: {output:?}"));
-    let lease = AddressLease::take();
+    let place = match &options.network {
+        Some(network) => Place::in_network(network, index),
+        None => Place::Loopback(AddressLease::take()),
+    };
     let mut node = Node {
         id,
         dir,
-        lease,
+        place,
         proxy: None,
         secret_file: secret_file.to_path_buf(),
         process: None,
     };
     if options.proxied.contains(&index) {
-        node.proxy = Some(Proxy::start(node.lease.port(PROXY_PORT), node.link_address()));
+        node.proxy = Some(Proxy::start(node.place.port(PROXY_PORT), node.link_address()));
     }
     node
 }

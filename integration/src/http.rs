@@ -8,6 +8,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tenon_protocol::ids::NodeId;
 
+use crate::network::Namespace;
+
 /// No call of a test needs longer; one that does has hung.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Larger than any object of a test.
@@ -19,6 +21,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.'
 #[derive(Debug, Clone)]
 pub struct Http {
     address: SocketAddr,
+    namespace: Option<Namespace>,
     agent: ureq::Agent,
 }
 
@@ -98,7 +101,27 @@ impl Http {
             .max_idle_connections(0)
             .build()
             .new_agent();
-        Self { address, agent }
+        Self {
+            address,
+            namespace: None,
+            agent,
+        }
+    }
+
+    /// The front at an address of a network namespace.
+    pub fn in_namespace(address: SocketAddr, namespace: Namespace) -> Self {
+        Self {
+            namespace: Some(namespace),
+            ..Self::new(address)
+        }
+    }
+
+    /// Does a call from where the front can be reached.
+    fn within<R: Send>(&self, call: impl FnOnce() -> R + Send) -> R {
+        match &self.namespace {
+            Some(namespace) => namespace.enter(call),
+            None => call(),
+        }
     }
 
     /// The path of an object in the default namespace.
@@ -117,10 +140,7 @@ impl Http {
 
     /// `GET`, without a panic when nobody answers.
     pub fn try_get(&self, path: &str) -> Result<Answer, String> {
-        self.agent
-            .get(self.url(path))
-            .call()
-            .map(answer)
+        self.within(|| self.agent.get(self.url(path)).call().map(answer))
             .map_err(|error| error.to_string())
     }
 
@@ -134,30 +154,27 @@ impl Http {
     /// `GET` with a `Range` header.
     #[track_caller]
     pub fn get_range(&self, path: &str, range: &str) -> Answer {
-        let sent = self.agent.get(self.url(path)).header("Range", range).call();
-        answer(sent.unwrap_or_else(|error| panic!("GET {} {range}: {error}", self.url(path))))
+        let sent = self.within(|| self.agent.get(self.url(path)).header("Range", range).call().map(answer));
+        sent.unwrap_or_else(|error| panic!("GET {} {range}: {error}", self.url(path)))
     }
 
     /// `HEAD`.
     #[track_caller]
     pub fn head(&self, path: &str) -> Answer {
-        let sent = self.agent.head(self.url(path)).call();
-        answer(sent.unwrap_or_else(|error| panic!("HEAD {}: {error}", self.url(path))))
+        let sent = self.within(|| self.agent.head(self.url(path)).call().map(answer));
+        sent.unwrap_or_else(|error| panic!("HEAD {}: {error}", self.url(path)))
     }
 
     /// `DELETE`.
     #[track_caller]
     pub fn delete(&self, path: &str) -> Answer {
-        let sent = self.agent.delete(self.url(path)).call();
-        answer(sent.unwrap_or_else(|error| panic!("DELETE {}: {error}", self.url(path))))
+        let sent = self.within(|| self.agent.delete(self.url(path)).call().map(answer));
+        sent.unwrap_or_else(|error| panic!("DELETE {}: {error}", self.url(path)))
     }
 
     /// `PUT`, without a panic when the answer never comes.
     pub fn try_put(&self, path: &str, body: &[u8]) -> Result<Answer, String> {
-        self.agent
-            .put(self.url(path))
-            .send(body)
-            .map(answer)
+        self.within(|| self.agent.put(self.url(path)).send(body).map(answer))
             .map_err(|error| error.to_string())
     }
 
@@ -193,12 +210,12 @@ impl Http {
     /// `POST` of JSON.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Answer {
-        let sent = self
+        let post = self
             .agent
             .post(self.url(path))
-            .header("Content-Type", "application/json")
-            .send(body.to_string().as_bytes());
-        answer(sent.unwrap_or_else(|error| panic!("POST {}: {error}", self.url(path))))
+            .header("Content-Type", "application/json");
+        let sent = self.within(|| post.send(body.to_string().as_bytes()).map(answer));
+        sent.unwrap_or_else(|error| panic!("POST {}: {error}", self.url(path)))
     }
 
     /// Sends bytes as they are on a connection of their own, ends the sending side, and returns all that comes back.
@@ -214,7 +231,9 @@ impl Http {
 
     /// A bare connection.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).expect("the node listens for HTTP");
+        let stream = self
+            .within(|| TcpStream::connect(self.address))
+            .expect("the node listens for HTTP");
         stream
             .set_read_timeout(Some(CALL_TIMEOUT))
             .expect("a time-out can be set");

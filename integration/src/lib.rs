@@ -5,6 +5,8 @@
 //!
 //! * [`cluster`] – starts nodes with a static view and looks after them; [`node`] – one of them.
 //! * [`http`], [`raw`] – a small HTTP client, and a client of the link that does exactly what it is told.
+//! * [`network`] – namespaces for nodes, joined by links that can be cut.
+//! * [`objects`] – what was put into a cluster, and whether it is found again.
 //! * [`proxy`] – stands between nodes and damages, stalls or cuts.
 //! * [`account`] – the account that must balance after every test.
 //! * [`sources`] – the text of the project itself.
@@ -18,7 +20,9 @@ pub mod address;
 pub mod binaries;
 pub mod cluster;
 pub mod http;
+pub mod network;
 pub mod node;
+pub mod objects;
 pub mod payload;
 pub mod proxy;
 pub mod raw;

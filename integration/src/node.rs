@@ -12,7 +12,7 @@ use tenon_client::{Client, ConnectOptions, default_deadline};
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_transport::link::Endpoint;
 
-use crate::address::{AddressLease, HTTP_PORT, LINK_PORT};
+use crate::address::{LINK_PORT, Place};
 use crate::binaries::binaries;
 use crate::cluster::{CLUSTER_NAME, SECRET};
 use crate::http::Http;
@@ -24,7 +24,7 @@ use crate::wait;
 pub struct Node {
     pub(crate) id: NodeId,
     pub(crate) dir: PathBuf,
-    pub(crate) lease: AddressLease,
+    pub(crate) place: Place,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) secret_file: PathBuf,
     pub(crate) process: Option<Child>,
@@ -38,12 +38,12 @@ impl Node {
 
     /// Where it serves HTTP.
     pub fn http_address(&self) -> SocketAddr {
-        self.lease.port(HTTP_PORT)
+        self.place.http()
     }
 
     /// Where it serves the link itself, passing no proxy.
     pub fn link_address(&self) -> SocketAddr {
-        self.lease.port(LINK_PORT)
+        self.place.port(LINK_PORT)
     }
 
     /// Where its view says it is: its proxy if it has one.
@@ -79,7 +79,10 @@ impl Node {
 
     /// Its HTTP front.
     pub fn http(&self) -> Http {
-        Http::new(self.http_address())
+        match self.place.namespace() {
+            Some(namespace) => Http::in_namespace(self.http_address(), namespace.clone()),
+            None => Http::new(self.http_address()),
+        }
     }
 
     /// Whether its process was started and not ended since.
@@ -95,16 +98,19 @@ impl Node {
             .append(true)
             .open(self.log_file())
             .expect("the log can be opened");
-        let child = Command::new(&binaries().tenond)
+        let mut command = Command::new(&binaries().tenond);
+        command
             .arg("--config")
             .arg(self.config_file())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the log can be shared"))
-            .stderr(log)
-            .spawn()
-            .expect("tenond starts");
-        self.process = Some(child);
+            .stderr(log);
+        let child = match self.place.namespace() {
+            Some(namespace) => namespace.enter(|| command.spawn()),
+            None => command.spawn(),
+        };
+        self.process = Some(child.expect("tenond starts"));
     }
 
     /// Waits until it says that it is ready.
