@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::http::{Answer, Http};
@@ -141,20 +141,42 @@ impl Objects {
 
     /// Panics unless each of `readers` says within [`FOUND_AGAIN`] that none of these keys has an object. Their old bytes are wrong at any time.
     pub fn assert_missed(&self, cluster: &Cluster, readers: &[usize]) {
-        self.by_all(cluster, readers, |node, key, _| match look(node, key) {
-            Seen::Object(_) => panic!("node {} has found {key:?}, which is gone", node.id()),
-            Seen::Miss => Ok(()),
-            Seen::NotNow(reason) => Err(reason),
-        });
+        self.not_said_to_be_missing(cluster, readers)
+            .by_all(cluster, readers, |node, key, _| match look(node, key) {
+                Seen::Object(_) => panic!("node {} has found {key:?}, which is gone", node.id()),
+                Seen::Miss => Ok(()),
+                Seen::NotNow(reason) => Err(reason),
+            });
     }
 
     /// As [`Self::assert_missed`], but a node that was apart when they were removed may have to learn that first.
     pub fn assert_gone_at_last(&self, cluster: &Cluster, readers: &[usize]) {
-        self.by_all(cluster, readers, |node, key, _| match look(node, key) {
-            Seen::Object(_) => Err("it is found".to_owned()),
-            Seen::Miss => Ok(()),
-            Seen::NotNow(reason) => Err(reason),
-        });
+        self.not_said_to_be_missing(cluster, readers)
+            .by_all(cluster, readers, |node, key, _| match look(node, key) {
+                Seen::Object(_) => Err("it is found".to_owned()),
+                Seen::Miss => Ok(()),
+                Seen::NotNow(reason) => Err(reason),
+            });
+    }
+
+    /// The objects of which not all of `readers` say at once that they are not there.
+    fn not_said_to_be_missing(&self, cluster: &Cluster, readers: &[usize]) -> Self {
+        let keys: Vec<&str> = self.keys().collect();
+        let mut open = Self::default();
+        for batch in keys.chunks(128) {
+            for &reader in readers {
+                let asked = json!({ "namespace": "default", "keys": batch, "mode": "each" });
+                let answer = cluster[reader].http().post("/v1/exists", &asked).expect(200).json();
+                let items = answer["items"]
+                    .as_array()
+                    .unwrap_or_else(|| panic!("no items in {answer}"));
+                assert_eq!(items.len(), batch.len(), "{answer}");
+                let said = batch.iter().zip(items).filter(|(_, item)| item["ok"] != false);
+                open.0
+                    .extend(said.map(|(&key, _)| (key.to_owned(), self.0[key].clone())));
+            }
+        }
+        open
     }
 
     /// Panics unless removing each object through one of `nodes` succeeds within [`FOUND_AGAIN`].

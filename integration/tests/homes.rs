@@ -20,7 +20,7 @@ use tenon_protocol::error::ErrorCode;
 use tenon_protocol::message::{Committed, KeyResult, PutOutcome, Reply, Request};
 
 /// Puts that are committed at once.
-const PUTS: usize = 24;
+const PUTS: usize = 16;
 const ALL: [usize; 5] = [0, 1, 2, 3, 4];
 /// A peer that is silent for longer is unreachable.
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(800);
@@ -75,7 +75,7 @@ fn assert_not_missed(cluster: &Cluster, readers: &[usize], objects: &Objects) {
     }
 }
 
-/// Everything works again: what is there is found, listed, removed, put again, what is not there is a miss, and the accounts balance.
+/// Everything works again: what is there is found, listed and removed, what is not there is a miss, and the accounts balance.
 fn assert_whole(cluster: &Cluster, mut objects: Objects, gone: &Objects, prefix: &str) {
     objects.assert_found(cluster, &ALL, Misses::Never);
     gone.assert_missed(cluster, &ALL);
@@ -84,10 +84,6 @@ fn assert_whole(cluster: &Cluster, mut objects: Objects, gone: &Objects, prefix:
     let half = objects.take_half();
     half.remove(cluster, &ALL);
     half.assert_missed(cluster, &ALL);
-    for (key, holder, _) in half.iter() {
-        objects.put(cluster, (holder + 1) % 5, holder, key, FOUND_AGAIN);
-    }
-    objects.assert_found(cluster, &ALL, Misses::Never);
     objects.remove(cluster, &ALL);
     objects.assert_missed(cluster, &ALL);
     assert_empty(cluster);
@@ -96,7 +92,7 @@ fn assert_whole(cluster: &Cluster, mut objects: Objects, gone: &Objects, prefix:
 #[test]
 fn what_others_hold_is_found_while_a_home_is_dead_and_after_it_is_back_empty() {
     let mut cluster = cluster();
-    let mut objects = Objects::put_over(&cluster, &ALL, "k", 60);
+    let mut objects = Objects::put_over(&cluster, &ALL, "k", 40);
     let mut gone = Objects::default();
     for victim in [1, 3] {
         let living = others(&[victim]);
@@ -105,7 +101,7 @@ fn what_others_hold_is_found_while_a_home_is_dead_and_after_it_is_back_empty() {
         objects.assert_found(&cluster, &living, Misses::Never);
         assert_not_missed(&cluster, &living, &lost);
         absent("k").assert_missed(&cluster, &living);
-        let new = Objects::put_over(&cluster, &living, &format!("k, without {victim},"), 20);
+        let new = Objects::put_over(&cluster, &living, &format!("k, without {victim},"), 12);
         new.assert_found(&cluster, &living, Misses::Never);
         objects.extend(new);
         let removed = objects.take_half();
@@ -123,7 +119,7 @@ fn what_others_hold_is_found_while_a_home_is_dead_and_after_it_is_back_empty() {
 #[test]
 fn both_homes_restarted_one_after_another_leave_every_object_of_living_holders() {
     let mut cluster = cluster();
-    let mut objects = Objects::put_over(&cluster, &ALL, "k", 100);
+    let mut objects = Objects::put_over(&cluster, &ALL, "k", 60);
     let gone = objects.take_held_by(&[0, 4]);
     // The second dies as soon as the first is back, whatever that one has learned by then.
     for victim in [0, 4] {
@@ -136,7 +132,7 @@ fn both_homes_restarted_one_after_another_leave_every_object_of_living_holders()
 #[test]
 fn both_homes_dead_at_once_know_all_that_living_holders_have_when_they_are_back() {
     let mut cluster = cluster();
-    let mut objects = Objects::put_over(&cluster, &ALL, "k", 100);
+    let mut objects = Objects::put_over(&cluster, &ALL, "k", 60);
     let gone = objects.take_held_by(&[1, 2]);
     let living = others(&[1, 2]);
     cluster[1].kill9();
@@ -176,7 +172,7 @@ fn put_others_under_the_same_keys(cluster: &Cluster, objects: &Objects, victim: 
 #[test]
 fn keys_removed_and_put_again_while_a_home_stands_still_have_their_new_bytes_when_it_goes_on() {
     let cluster = cluster();
-    let mut objects = Objects::put_over(&cluster, &ALL, "k", 50);
+    let mut objects = Objects::put_over(&cluster, &ALL, "k", 30);
     for victim in [2, 0] {
         let kept = objects.take_held_by(&[victim]);
         cluster[victim].sigstop();
@@ -198,7 +194,7 @@ fn keys_removed_and_put_again_while_a_home_stands_still_have_their_new_bytes_whe
 #[test]
 fn a_node_that_stands_still_for_any_time_is_itself_again_in_every_role() {
     let cluster = cluster();
-    let mut objects = Objects::put_over(&cluster, &ALL, "k", 50);
+    let mut objects = Objects::put_over(&cluster, &ALL, "k", 30);
     let mut gone = Objects::default();
     // Barely unreachable, and for long.
     for (victim, still) in [

@@ -12,9 +12,9 @@ use tenon_integration::objects::{FOUND_AGAIN, Misses, Objects, Seen, bytes_of, l
 use tenon_integration::wait;
 
 const ALL: [usize; 5] = [0, 1, 2, 3, 4];
-const KEYS: usize = 50;
+const KEYS: usize = 30;
 /// Keys that are put or removed while links are cut.
-const FEW: usize = 15;
+const FEW: usize = 8;
 
 /// Five nodes in a private network with [`KEYS`] objects; `None`, with a word on it, if this process may not make networks.
 fn filled() -> Option<(Arc<Network>, Cluster, Objects)> {
