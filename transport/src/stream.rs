@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::limits::{FINISH_READS_MAX, FINISH_TIMEOUT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use crate::link::Endpoint;
-use crate::memory::Memory;
+use crate::memory::{Memory, set_receive_mark};
 
 /// A connected socket. All methods take `&self`: at most one task reads, and at most one writes.
 #[derive(Debug)]
@@ -57,6 +57,14 @@ impl Stream {
         match self {
             Self::Tcp(stream) => SockRef::from(stream).set_send_buffer_size(len_bytes),
             Self::Unix(stream) => SockRef::from(stream).set_send_buffer_size(len_bytes),
+        }
+    }
+
+    /// Lets it become readable only when this many bytes are there, or no more will come. Unix sockets do not wait.
+    pub(crate) fn set_receive_mark(&self, len_bytes: u32) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => set_receive_mark(stream.as_fd(), len_bytes),
+            Self::Unix(_) => Ok(()),
         }
     }
 

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 pub use error::MemoryError;
 pub use slice::Slice;
+pub(crate) use socket::set_receive_mark;
 
 use mapping::Mapping;
 

@@ -64,6 +64,29 @@ impl Memory {
     }
 }
 
+/// Lets a TCP socket become readable only when this many bytes are there, or no more will come. The system takes less if
+/// its buffer could not hold them.
+pub(crate) fn set_receive_mark(fd: BorrowedFd<'_>, len_bytes: u32) -> io::Result<()> {
+    let mark = libc::c_int::try_from(len_bytes).unwrap_or(libc::c_int::MAX);
+    let len = libc::socklen_t::try_from(size_of_val(&mark)).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `len` bytes at the address of `mark`, which lives on this stack frame, and is done when
+    // the call returns. `fd` is open: it is borrowed.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const mark).cast(),
+            len,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 fn invalid(error: super::MemoryError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }

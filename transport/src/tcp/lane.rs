@@ -17,8 +17,9 @@ use crate::tcp::wire::{HEADER_BYTES, Header, LaneError, check};
 /// Bytes read ahead when a header is due: enough for many small frames in one call. What belongs to a bulk payload is
 /// copied on.
 const READ_AHEAD_BYTES: usize = 8 << 10;
-/// Largest piece received at once. Its checksum is computed while it is in the second-level cache.
-const RECEIVE_BYTES: u64 = 256 << 10;
+/// Largest piece received at once. Its checksum is computed while it is in the second-level cache. In the middle of a bulk
+/// payload the receiver is not woken for less, unless nothing else comes for a while.
+const RECEIVE_BYTES: u32 = 256 << 10;
 /// Payloads up to this size are copied beside their headers, so that several leave in one call: for them a call costs
 /// more than the copy.
 const COALESCE_BYTES: u64 = 64 << 10;
@@ -35,14 +36,24 @@ pub(super) trait Span: Sync {
 }
 
 /// Whether a lane moves bytes, and whether it should.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Progress {
+    stream: Arc<Stream>,
     moves: AtomicU64,
     receiving: AtomicBool,
     sending: AtomicBool,
 }
 
 impl Progress {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self {
+            stream,
+            moves: AtomicU64::default(),
+            receiving: AtomicBool::default(),
+            sending: AtomicBool::default(),
+        }
+    }
+
     fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
@@ -61,6 +72,9 @@ impl Progress {
                 since = Instant::now();
             } else if since.elapsed() >= limit {
                 return;
+            } else {
+                // However little may have come, it counts.
+                mark(&self.stream, 1);
             }
         }
     }
@@ -83,6 +97,8 @@ pub(super) struct Inbox {
     /// What of the buffer was read from the socket and is not used yet.
     start: usize,
     end: usize,
+    /// True if the socket was told to wait for much.
+    marked: bool,
 }
 
 impl Inbox {
@@ -93,6 +109,7 @@ impl Inbox {
             buffer: vec![0; INBOX_BYTES].into(),
             start: 0,
             end: 0,
+            marked: false,
         }
     }
 
@@ -160,10 +177,20 @@ impl Inbox {
                     self.progress.moved();
                     return Ok(read_bytes);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable(1).await?,
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Waits until there is something to read; best this much, at least one byte.
+    async fn readable(&mut self, wanted_bytes: u64) -> Result<(), LaneError> {
+        let wanted_bytes = u32::try_from(wanted_bytes).unwrap_or(u32::MAX).min(RECEIVE_BYTES);
+        if self.marked || wanted_bytes > 1 {
+            mark(&self.stream, wanted_bytes);
+            self.marked = wanted_bytes > 1;
+        }
+        Ok(self.stream.readable().await?)
     }
 
     /// Receives a bulk payload into `span`, adding it to `crc`. If the span is closed on the way, the rest is thrown
@@ -185,7 +212,7 @@ impl Inbox {
                 .inspect(|piece| self.start += piece.as_ref().copied().unwrap_or_default())
             } else {
                 span.touch(landed, |memory, at, room| {
-                    receive(&self.stream, memory, at, left.min(room).min(RECEIVE_BYTES), crc)
+                    receive(&self.stream, memory, at, left.min(room).min(RECEIVE_BYTES.into()), crc)
                 })
             };
             match touched {
@@ -195,7 +222,7 @@ impl Inbox {
                     self.progress.moved();
                     consume_budget().await;
                 }
-                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.readable(left).await?,
                 Some(Err(error)) => return Err(error.into()),
                 None => {
                     self.discard(left).await?;
@@ -218,6 +245,14 @@ impl Inbox {
             consume_budget().await;
         }
         Ok(())
+    }
+}
+
+/// Lets the socket wake its reader only when this much is there.
+fn mark(stream: &Stream, len_bytes: u32) {
+    if let Err(error) = stream.set_receive_mark(len_bytes) {
+        // The lane works all the same, only slower.
+        tracing::debug!(%error, "a data lane wakes for every byte");
     }
 }
 
@@ -390,5 +425,58 @@ impl Outbox {
         self.stream.writable().await?;
         self.progress.sending.store(false, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    struct Whole(Memory);
+
+    impl Span for Whole {
+        fn touch<T>(&self, offset_bytes: u64, touch: impl FnOnce(&Memory, u64, u64) -> T) -> Option<T> {
+            Some(touch(&self.0, offset_bytes, self.0.len_bytes() - offset_bytes))
+        }
+    }
+
+    async fn lane() -> (Inbox, Arc<Progress>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let theirs = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = Arc::new(Stream::from_tcp(listener.accept().await.unwrap().0).unwrap());
+        let progress = Arc::new(Progress::new(Arc::clone(&stream)));
+        (Inbox::new(stream, Arc::clone(&progress)), progress, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_payload_that_trickles_in_is_no_stall_and_what_follows_it_arrives() {
+        let (mut inbox, progress, mut theirs) = lane().await;
+        let payload = vec![7; 300_000];
+        let trickling = async {
+            theirs.write_all(&payload[..200_000]).await.unwrap();
+            // All pauses together are much longer than the limit, each is much shorter.
+            for piece in payload[200_000..].chunks(20_000) {
+                sleep(Duration::from_millis(400)).await;
+                theirs.write_all(piece).await.unwrap();
+            }
+            theirs
+                .write_all(&Header::new(crate::tcp::wire::Kind::Done, 5, 6).encode(&[]))
+                .await
+                .unwrap();
+        };
+        let span = Whole(Memory::anonymous(300_000).unwrap());
+        let mut crc = Crc64::new();
+        let receiving = async {
+            assert!(inbox.land(&span, 300_000, &mut crc).await.unwrap());
+            inbox.frame().await.unwrap().unwrap().header.request
+        };
+        tokio::select! {
+            (request, ()) = async { tokio::join!(receiving, trickling) } => assert_eq!(request, 5),
+            () = progress.stalled(Duration::from_millis(1_200), || true) => panic!("a lane that moves was given up"),
+        }
+        assert_eq!(crc.value(), crate::checksum::crc64(&payload));
     }
 }

@@ -142,7 +142,7 @@ fn is_final(error: &LinkError) -> bool {
 /// any more; when it is dropped, its tasks end soon.
 async fn run(stream: Stream, requests: &Arc<Requests>, options: &TcpOptions) -> String {
     let stream = Arc::new(stream);
-    let progress = Arc::new(Progress::default());
+    let progress = Arc::new(Progress::new(Arc::clone(&stream)));
     let inbox = Inbox::new(Arc::clone(&stream), Arc::clone(&progress));
     let outbox = Outbox::new(stream, Arc::clone(&progress));
     let mut receiver = OwnedTask::spawn(io::receive(inbox, Arc::clone(requests)));

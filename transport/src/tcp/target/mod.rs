@@ -36,7 +36,7 @@ pub(crate) async fn serve_lane(stream: DetachedStream, context: LaneContext, mut
         Err(error) => return tracing::warn!(%error, "cannot put a data lane on its runtime"),
     };
     let context = Arc::new(context);
-    let progress = Arc::new(Progress::default());
+    let progress = Arc::new(Progress::new(Arc::clone(&stream)));
     let queue = Arc::new(Queue::default());
     let inbox = Inbox::new(Arc::clone(&stream), Arc::clone(&progress));
     let outbox = Outbox::new(stream, Arc::clone(&progress));
