@@ -221,8 +221,20 @@ impl Peer {
         {
             tracing::info!(node = %self.node, ?state, "member changed its state");
             if state == NodeState::Unreachable {
+                self.hang_up();
                 (self.on_news)(Event::Lost { node: self.node });
             }
+        }
+    }
+
+    /// Closes the control link. After a cut it may carry again only long after a new one would: what was sent into the
+    /// cut is sent again at ever longer intervals, and what comes later waits for it.
+    fn hang_up(&self) {
+        // Whoever has the lock is dialling: there is none.
+        if let Ok(mut slot) = self.control.try_lock()
+            && let Some(link) = slot.take()
+        {
+            link.close();
         }
     }
 
@@ -250,7 +262,11 @@ impl Peer {
                 self.alive(heartbeat);
                 return;
             }
-            Ok(_) | Err(LinkError::Deadline { .. }) => ProbeFailure::Silent,
+            Ok(_) | Err(LinkError::Deadline { .. }) => {
+                // For the reason of `hang_up`.
+                *self.heartbeat.lock().await = None;
+                ProbeFailure::Silent
+            }
             Err(error) => self.link_failed(&error),
         };
         self.reach.lock().probe_failed(clock::now(), failure);
