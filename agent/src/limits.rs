@@ -91,8 +91,8 @@ pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 pub const PUBLISH_PAUSE_MIN: Duration = Duration::from_millis(250);
 /// Longest such pause.
 pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Most objects of which homes are still to be told.
-pub const PUBLISHED_AT_ONCE_MAX: usize = 1 << 16;
+/// Most objects of which one home is still to be told.
+pub const PUBLISHED_KEYS_MAX: usize = 1 << 16;
 /// How often reservations, outcomes and waiting questions are looked at. An eviction must be reported within 100 ms.
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
 /// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.

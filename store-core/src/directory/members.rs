@@ -107,12 +107,20 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Takes a new member list: those that are not in it are forgotten.
+    /// Takes a new member list: those that are not in it are forgotten. A list
+    /// that differs makes this node a home of other keys, so that all is to be learned anew.
     pub(super) fn set(&mut self, members: impl Iterator<Item = NodeId>) {
         let mut before = std::mem::take(&mut self.by_id);
+        let old: Vec<NodeId> = before.keys().copied().collect();
         self.by_id = members
             .map(|id| (id, before.remove(&id).unwrap_or_else(Member::new)))
             .collect();
+        if !self.by_id.keys().eq(&old) {
+            for member in self.by_id.values_mut() {
+                member.announced = Learning::Open(None);
+                member.handed_over = Learning::Open(None);
+            }
+        }
         self.count();
     }
 
