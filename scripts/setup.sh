@@ -19,6 +19,7 @@ need cc build-essential
 need curl curl
 if [ "$purpose" = test ]; then
     need systemd-analyze systemd
+    need ip iproute2
 fi
 
 if [ "${#packages[@]}" -gt 0 ]; then
