@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::member::{
-    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEvent, HomeEventKind, Homes,
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes,
+    MirrorEntry, Page, PageKey,
 };
 use tenon_protocol::message::{KeyResult, Replica};
 use tenon_store_core::directory::{Action, Directory, Event, QuestionToken, RequestToken};
@@ -245,7 +246,10 @@ impl Cluster {
             _ => {}
         }
         let actions = self.directories[home].handle(self.now, event);
-        self.directories[home].check_invariants();
+        // All of them are looked at, so not where there are many.
+        if self.directories[home].counts().keys < 1_000 {
+            self.directories[home].check_invariants();
+        }
         for action in actions {
             match action {
                 Action::Reply { token, answer } => match self.askers.remove(&(home, token)) {
@@ -269,8 +273,27 @@ impl Cluster {
                     assert_eq!(to, home_id(1 - home));
                     self.request(1 - home, Asker::Home(question), event);
                 }
-                Action::AskAnnouncement { .. } | Action::AskHandOver { .. } => {
-                    unreachable!("no member list is given here")
+                Action::AskAnnouncement { question, to, .. } => {
+                    let answer = self.announcement(to).ok_or(question);
+                    let event = answer.map_or_else(
+                        |question| Event::Unreachable { question },
+                        |page| Event::Announced {
+                            question,
+                            answer: Ok(page),
+                        },
+                    );
+                    self.under_way.push(Message::ToHome(home, event));
+                }
+                Action::AskHandOver {
+                    question, to, after, ..
+                } => {
+                    let page = match to == home_id(1 - home) {
+                        true => self.directories[1 - home].hand_over(home_id(home), after),
+                        false => Page::default(),
+                    };
+                    let answer = Ok(page);
+                    self.under_way
+                        .push(Message::ToHome(home, Event::HandedOver { question, answer }));
                 }
                 Action::AskHolder {
                     question,
@@ -290,6 +313,54 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// What a member holds; `None` if it does not answer.
+    fn announcement(&self, member: NodeId) -> Option<Page> {
+        let Some(holder) = (0..self.holders.len()).find(|&holder| holder_id(holder) == member) else {
+            return Some(Page::default());
+        };
+        let FakeHolder {
+            incarnation,
+            answers,
+            sealed,
+        } = &self.holders[holder];
+        let keys = sealed.iter().map(|(&key_hash, &version)| PageKey {
+            key_hash,
+            homes: homes(),
+            entry: told(version, holder, *incarnation),
+        });
+        let keys = keys.collect();
+        answers.then_some(Page { keys, next: None })
+    }
+
+    /// Lets a home know all members, of which it hears at once.
+    pub(crate) fn meet(&mut self, home: usize) {
+        let members = [home_id(FIRST), home_id(SECOND)].into_iter();
+        let members: Vec<NodeId> = members.chain((0..self.holders.len()).map(holder_id)).collect();
+        let others: Vec<NodeId> = members.iter().copied().filter(|id| *id != home_id(home)).collect();
+        self.event(home, Event::View { members });
+        for id in others {
+            self.hear(home, id);
+        }
+    }
+
+    /// A home hears of a member.
+    pub(crate) fn hear(&mut self, home: usize, id: NodeId) {
+        let incarnation = (0..self.holders.len())
+            .find(|&holder| holder_id(holder) == id)
+            .map_or(1, |holder| self.holders[holder].incarnation);
+        let untold_keys = match id == home_id(1 - home) {
+            true => self.directories[1 - home].untold_keys(home_id(home)),
+            false => 0,
+        };
+        let heard = Event::Heard {
+            node: id,
+            incarnation: Incarnation(incarnation),
+            untold_keys,
+            is_reachable: true,
+        };
+        self.event(home, heard);
     }
 
     /// Delivers all messages, and those that come of them, in order.
@@ -353,6 +424,19 @@ impl Cluster {
             let node = holder_id(holder);
             self.under_way.push(Message::ToHome(home, heard(node, incarnation)));
         }
+    }
+}
+
+/// What is known of a key that has this object.
+pub(crate) fn told(version: Version, holder: usize, incarnation: u64) -> MirrorEntry {
+    let generation = u64::from(version.put_id.to_bytes()[15]);
+    MirrorEntry {
+        sealed: Some(HomeEntry {
+            version,
+            len_bytes: 100,
+            replicas: vec![replica(holder, incarnation, generation)],
+        }),
+        ..MirrorEntry::default()
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod learning;
 mod one_home;
 mod random;
 mod two_homes;

@@ -225,3 +225,33 @@ fn a_request_that_waits_at_the_first_home_through_the_second_is_answered_in_time
         assert_eq!((home.counts().requests, home.counts().questions), (0, 0));
     }
 }
+
+#[test]
+fn a_put_that_was_stored_is_told_so_also_after_another_has_taken_its_place() {
+    let mut cluster = Cluster::new(3);
+    let first = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    let second = cluster.store(FIRST, key(1), 2, 1);
+    assert!(second.epoch > first.epoch);
+    // Its client has lost the answer and repeats the put, on another holder.
+    assert_eq!(
+        cluster.call(FIRST, key(1), propose(1, 2, 1)),
+        exists(first, false),
+        "it has one outcome"
+    );
+    assert_eq!(cluster.located(FIRST, key(1)), Some(second));
+}
+
+#[test]
+fn the_second_home_does_not_decide_only_because_the_callers_time_is_over() {
+    let mut cluster = Cluster::new(1);
+    let token = cluster.send(SECOND, key(1), propose(1, 0, 1));
+    cluster.deliver(0);
+    // It was passed on, and the first home is slow: the call ends with the caller's deadline, before the next tick.
+    cluster.leave_or_give_up(0, true);
+    cluster.now = cluster.now.after_ms(DEADLINE_MS);
+    cluster.deliver(1);
+    let error = cluster.answers.remove(&token).unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::DeadlineExceeded);
+    assert_eq!(cluster.directories[SECOND].counts().pending, 0);
+}

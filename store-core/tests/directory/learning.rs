@@ -1,0 +1,268 @@
+//! What homes do to come to know what they do not know, and to let others know what those missed.
+
+use crate::cluster::*;
+use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::member::{HomeAnswer, HomeEventKind};
+use tenon_store_core::directory::{Directory, Event};
+use tenon_store_core::limits::{COLLECT_MS, DIRECTORY_PAUSE_MS, RETRY_MS, UNTOLD_KEYS_MAX};
+
+fn version(epoch: u64, put_id: u64) -> Version {
+    Version {
+        epoch: Epoch(epoch),
+        put_id: put(put_id),
+    }
+}
+
+/// Two homes that know all members and each other.
+fn met(holders: usize) -> Cluster {
+    let mut cluster = Cluster::new(holders);
+    for home in [FIRST, SECOND] {
+        cluster.meet(home);
+    }
+    cluster.settle();
+    assert!(cluster.directories.iter().all(|home| home.counts().is_settled()));
+    cluster
+}
+
+/// A home begins a new life, and knows nothing.
+fn restart(cluster: &mut Cluster, home: usize) {
+    cluster.directories[home] = Directory::new(home_id(home));
+}
+
+fn locate(cluster: &mut Cluster, home: usize) -> HomeAnswer {
+    cluster.call(home, key(1), HomeEventKind::Locate).unwrap()
+}
+
+/// One home does not answer, and the other knows that.
+fn lose(cluster: &mut Cluster, home: usize) {
+    cluster.home_answers[home] = false;
+    let node = home_id(home);
+    cluster.event(1 - home, Event::Lost { node });
+}
+
+/// It answers again, and both hear of each other.
+fn find(cluster: &mut Cluster, home: usize) {
+    cluster.home_answers[home] = true;
+    cluster.hear(1 - home, home_id(home));
+    cluster.hear(home, home_id(1 - home));
+}
+
+#[test]
+fn a_home_that_begins_anew_learns_from_its_partner_and_from_holders() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    restart(&mut cluster, FIRST);
+    cluster.meet(FIRST);
+    assert_eq!(
+        cluster.directories[FIRST].counts().unannounced,
+        3,
+        "nobody has answered yet"
+    );
+    cluster.settle();
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+}
+
+#[test]
+fn both_homes_learn_from_holders_when_they_begin_anew_one_after_the_other() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 1);
+    for home in [FIRST, SECOND] {
+        restart(&mut cluster, home);
+    }
+    for home in [FIRST, SECOND] {
+        cluster.meet(home);
+    }
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert!(cluster.holders[1].sealed.is_empty());
+}
+
+#[test]
+fn a_member_that_is_not_seen_is_not_waited_for_and_asked_once_it_is() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[0].answers = false;
+    for home in [FIRST, SECOND] {
+        restart(&mut cluster, home);
+    }
+    for home in [FIRST, SECOND] {
+        cluster.meet(home);
+        cluster.event(home, Event::Lost { node: holder_id(0) });
+    }
+    cluster.settle();
+    assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Miss);
+    cluster.holders[0].answers = true;
+    cluster.pass(RETRY_MS);
+    cluster.hear(FIRST, holder_id(0));
+    assert_eq!(
+        cluster.directories[FIRST].counts().unannounced,
+        1,
+        "it is waited for from now on"
+    );
+    cluster.settle();
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+}
+
+#[test]
+fn a_put_at_a_home_that_does_not_know_all_is_decided_with_what_its_partner_knows() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    restart(&mut cluster, FIRST);
+    let members = vec![home_id(FIRST), home_id(SECOND), holder_id(0), holder_id(1)];
+    cluster.event(FIRST, Event::View { members });
+    cluster.event(FIRST, heard(home_id(SECOND), tenon_protocol::ids::Incarnation(1)));
+    cluster.under_way.clear();
+    assert!(!cluster.directories[FIRST].counts().is_settled());
+    let put = cluster.send(FIRST, key(1), propose(2, 1, 1));
+    cluster.settle();
+    assert_eq!(cluster.answers.remove(&put), Some(exists(stored, false)));
+}
+
+#[test]
+fn what_a_home_decided_alone_it_tells_its_partner_which_is_out_of_step_until_then() {
+    let mut cluster = met(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    lose(&mut cluster, FIRST);
+    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    let stored = cluster.store(SECOND, key(1), 2, 1);
+    assert_eq!(stored, version(2, 2));
+    assert_eq!(cluster.directories[SECOND].counts().untold, 1);
+    find(&mut cluster, FIRST);
+    assert_eq!(
+        cluster.directories[FIRST].counts().out_of_step,
+        1,
+        "it is told that something is withheld"
+    );
+    cluster.settle();
+    assert_eq!(cluster.directories[SECOND].counts().untold, 0);
+    cluster.hear(FIRST, home_id(SECOND));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+}
+
+#[test]
+fn a_partner_that_missed_more_than_is_remembered_takes_all() {
+    let mut cluster = met(1);
+    lose(&mut cluster, SECOND);
+    let hash = |id: u64| tenon_protocol::ids::KeyHash::from_bytes(u128::from(id).to_be_bytes());
+    let missed = UNTOLD_KEYS_MAX as u64 + 1;
+    for id in 0..missed {
+        cluster.store(FIRST, hash(id), id + 1, 0);
+    }
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    cluster.hear(SECOND, home_id(FIRST));
+    let [first, second] = [FIRST, SECOND].map(|home| cluster.directories[home].counts());
+    assert_eq!((first.keys as u64, second.keys as u64), (missed, missed));
+    assert!(second.is_settled() && first.untold == 0);
+}
+
+#[test]
+fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner() {
+    let mut cluster = met(1);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    cluster.now = cluster.now.after_ms(DIRECTORY_PAUSE_MS);
+    assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Unknown);
+    cluster.hear(FIRST, home_id(SECOND));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+}
+
+#[test]
+fn of_two_objects_accepted_apart_one_stays_and_the_other_is_dropped() {
+    let mut cluster = met(2);
+    cluster.event(FIRST, Event::Lost { node: home_id(SECOND) });
+    cluster.event(SECOND, Event::Lost { node: home_id(FIRST) });
+    cluster.home_answers[SECOND] = false;
+    let low = cluster.store(FIRST, key(1), 1, 0);
+    cluster.home_answers = [false, true];
+    let high = cluster.store(SECOND, key(1), 2, 1);
+    assert_eq!((low.epoch, high.epoch), (Epoch(1), Epoch(1)));
+    cluster.home_answers = [true; 2];
+    cluster.hear(FIRST, home_id(SECOND));
+    cluster.hear(SECOND, home_id(FIRST));
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        cluster.hear(home, home_id(1 - home));
+        assert_eq!(cluster.located(home, key(1)), Some(low), "the lower put id wins");
+    }
+    assert!(cluster.holders[1].sealed.is_empty() && cluster.holders[0].sealed.len() == 1);
+    let losers: u64 = cluster.directories.iter().map(|home| home.counts().losers).sum();
+    assert!(losers >= 1);
+}
+
+#[test]
+fn an_object_that_is_gone_does_not_win_over_one_that_is_there() {
+    let mut cluster = met(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[0].sealed.clear();
+    let there = version(1, 2);
+    cluster.holders[1].sealed.insert(key(1), there);
+    let share = HomeEventKind::Share(told(there, 1, 1));
+    assert_eq!(cluster.call(FIRST, key(1), share), done(true));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(there));
+    assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&there));
+}
+
+#[test]
+fn a_drop_that_a_holder_owes_is_asked_for_when_it_is_seen_again() {
+    let mut cluster = met(1);
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[0].answers = false;
+    let answer = cluster.call(FIRST, key(1), HomeEventKind::Remove);
+    assert_eq!(unavailable(answer), Some(holder_id(0)));
+    assert_eq!(cluster.directories[FIRST].counts().owed, 1);
+    cluster.holders[0].answers = true;
+    cluster.pass(COLLECT_MS);
+    cluster.settle();
+    assert!(cluster.holders[0].sealed.is_empty());
+    assert_eq!(cluster.directories[FIRST].counts().owed, 0);
+}
+
+#[test]
+fn an_announcement_of_a_removed_object_does_not_bring_it_back() {
+    let mut cluster = met(1);
+    let removed = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    cluster.holders[0].sealed.insert(key(1), removed);
+    let share = HomeEventKind::Share(told(removed, 0, 1));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), share.clone()), done(true));
+        assert_eq!(cluster.located(home, key(1)), None);
+    }
+    assert!(cluster.holders[0].sealed.is_empty(), "its holder is asked to drop it");
+}
+
+#[test]
+fn an_object_that_a_reader_did_not_find_is_looked_for_at_its_holder() {
+    let mut cluster = met(1);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let doubt = HomeEventKind::Doubt { version: stored };
+    assert_eq!(cluster.call(FIRST, key(1), doubt.clone()), done(false));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
+    cluster.holders[0].sealed.clear();
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), doubt.clone()), done(true));
+        assert_eq!(cluster.located(home, key(1)), None);
+    }
+}
+
+#[test]
+fn a_seal_that_is_reported_to_a_home_that_began_anew_is_taken() {
+    let mut cluster = met(1);
+    let accepted = match cluster.call(FIRST, key(1), propose(1, 0, 1)) {
+        Ok(HomeAnswer::Accepted { version, .. }) => version,
+        other => panic!("{other:?}"),
+    };
+    restart(&mut cluster, FIRST);
+    cluster.meet(FIRST);
+    cluster.holders[0].sealed.insert(key(1), accepted);
+    let answer = cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: accepted });
+    assert!(matches!(answer, Ok(HomeAnswer::Done { .. })), "{answer:?}");
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(accepted));
+    }
+}
