@@ -33,14 +33,17 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use tenon_benches::cluster::{Cluster, Segment};
 use tenon_benches::report::{Report, Samples};
 use tenon_benches::transfer::buffers::Buffers;
-use tenon_benches::transfer::cluster::Cluster;
 use tenon_benches::transfer::cpu::CpuClocks;
 use tenon_benches::transfer::objects::{Objects, Shape};
 use tenon_benches::transfer::pump::{self, Extents, Peer, Pump};
 use tokio::runtime::Runtime;
 
+/// The node that is asked, and the one that holds.
+const COORDINATOR: usize = 0;
+const HOLDER: usize = 1;
 const SOURCE_BYTES: u64 = 64 << 20;
 /// Names of sizes, and how objects of that size are grouped.
 const SIZES: [(&str, Shape); 3] = [
@@ -315,8 +318,12 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let landing_bytes = SIZES.iter().map(|(_, shape)| shape.landing_bytes()).max();
     let buffers = Buffers::new(SOURCE_BYTES, landing_bytes.unwrap_or_default())?;
     // Room for what is got, for what is put, and a third for what alignment and late removals take.
-    let cluster = Cluster::start(3 * effort.round_bytes)?;
-    let client = cluster.connect().await?;
+    let segment = Segment {
+        bytes: 3 * effort.round_bytes,
+        slots: None,
+    };
+    let cluster = Cluster::start(&[segment, segment])?;
+    let client = cluster.connect(COORDINATOR).await?;
     let objects = |shape, buffers, holder| Objects::new(client.clone(), holder, buffers, shape, effort.round_bytes);
     let peer = Peer::start()?;
     let (mut pumps, mut spread_pumps) = (Vec::new(), Vec::new());
@@ -329,7 +336,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         spread_pumps.push(peer.connect(connections, spread).await?);
     }
     let mut bench = Bench {
-        objects: objects(SIZES[0].1, buffers.clone(), cluster.holder())?,
+        objects: objects(SIZES[0].1, buffers.clone(), cluster.id(HOLDER))?,
         cluster,
         buffers,
         peer,
@@ -346,7 +353,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     );
     for (size, shape) in SIZES {
         if arguments.size.as_ref().is_none_or(|only| only == size) {
-            bench.objects = objects(shape, bench.buffers.clone(), bench.cluster.holder())?;
+            bench.objects = objects(shape, bench.buffers.clone(), bench.cluster.id(HOLDER))?;
             let series = bench.measure().await.with_context(|| format!("objects of {size}"))?;
             print(&mut report, size, &series);
         }

@@ -1,7 +1,6 @@
 //! What the bench of transfers moves, with whom, and beside what.
 
 pub mod buffers;
-pub mod cluster;
 pub mod cpu;
 pub mod objects;
 pub mod pump;

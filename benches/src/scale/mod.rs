@@ -1,0 +1,4 @@
+//! Many small objects on one node, while a home of their keys dies and comes back empty.
+
+pub mod load;
+pub mod run;

@@ -1,0 +1,227 @@
+//! What look-ups and gets cost before a home dies, while it is dead, and while it learns everything anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tenon_client::{Client, ConnectOptions, default_deadline};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::message::IndexInfo;
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::{Cluster, Segment};
+use crate::control::memory::rss_bytes;
+use crate::control::program::{OBJECT_BYTES, Program};
+use crate::report::{Report, Samples};
+use crate::scale::load::{Call, Kind, Load, PRESENT};
+
+const NODES: usize = 5;
+const HOLDER: usize = 0;
+/// Nodes through which is asked; each is a home too.
+const ASKED: [usize; 2] = [1, 2];
+/// A home that nobody asks anything but its entries.
+const WITNESS: usize = 3;
+/// The home that dies.
+const VICTIM: usize = 4;
+const PUT_BATCH: usize = 1024;
+const PUTS_IN_FLIGHT: usize = 4;
+const POLL: Duration = Duration::from_millis(20);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Objects on the holder.
+    pub objects: u64,
+    /// How long it is measured before the death, and after the home has settled.
+    pub calm: Duration,
+    /// How long the home stays dead.
+    pub dead: Duration,
+}
+
+/// The times that divide the measurement.
+struct Phases {
+    killed_at: Instant,
+    restarted_at: Instant,
+    settled_at: Instant,
+}
+
+impl Phases {
+    const NAMES: [&str; 4] = ["before", "killed", "learning", "settled"];
+
+    /// In which phase a call ended.
+    fn of(&self, call: &Call) -> &'static str {
+        let starts = [self.killed_at, self.restarted_at, self.settled_at];
+        Self::NAMES[starts.iter().filter(|start| call.end > **start).count()]
+    }
+}
+
+/// Puts the objects, kills a home, and measures.
+pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
+    let mut cluster = start(effort.objects)?;
+    cluster.settled().await?;
+    let before = processes(&cluster)?;
+    let mut programs = Vec::new();
+    for at in ASKED {
+        programs.push(Program::start(&cluster, at).await?);
+    }
+    let start = Instant::now();
+    put(&programs[0], effort.objects, cluster.id(HOLDER)).await?;
+    let put_s = start.elapsed().as_secs_f64();
+    let keys = index(&cluster, VICTIM).await.context("the home does not answer")?.keys;
+    println!(
+        "scale: {} objects put in {put_s:.1} s; the home that will die keeps {keys} entries",
+        effort.objects
+    );
+    report.push("scale/put", "keys_per_s", effort.objects as f64 / put_s, "1/s");
+    let growth = |at: usize, keys: u64| anyhow::Ok((processes(&cluster)?[at] - before[at]) / keys as f64);
+    let (at_holder, at_home) = (
+        growth(HOLDER, effort.objects)?,
+        growth(WITNESS, index(&cluster, WITNESS).await?.keys)?,
+    );
+    println!("scale: resident memory per key grew by {at_home:.0} B at a home, by {at_holder:.0} B at the holder");
+    report.push("scale/process/home", "bytes_per_key", at_home, "B");
+    report.push("scale/process/holder", "bytes_per_key", at_holder, "B");
+
+    let load = Load::start(&programs, effort.objects);
+    let measured_from = Instant::now() + Duration::from_millis(500);
+    sleep(effort.calm).await;
+    let killed_at = Instant::now();
+    cluster.kill(VICTIM);
+    sleep(effort.dead).await;
+    let restarted_at = Instant::now();
+    cluster.restart(VICTIM)?;
+    let learned = wait_settled(&cluster).await?;
+    let settled_at = Instant::now();
+    sleep(effort.calm).await;
+    let mut calls = load.stop().await?;
+    calls.retain(|call| call.end > measured_from);
+    let phases = Phases {
+        killed_at,
+        restarted_at,
+        settled_at,
+    };
+    let settled_s = (settled_at - restarted_at).as_secs_f64();
+    println!(
+        "scale: settled {settled_s:.2} s after its start, with {} entries of {keys}, from {} keys in pages",
+        learned.keys, learned.learned_keys
+    );
+    report.push("scale/learning", "settled_s", settled_s, "s");
+    report.push("scale/learning", "entries", learned.keys as f64, "1");
+    report.push("scale/learning", "learned_keys", learned.learned_keys as f64, "1");
+    ensure!(
+        learned.keys == keys,
+        "a settled home keeps {} of {keys} entries",
+        learned.keys
+    );
+    print(&calls, &phases, report);
+    Ok(())
+}
+
+fn start(objects: u64) -> Result<Cluster> {
+    let spare = Segment {
+        bytes: 1 << 20,
+        slots: None,
+    };
+    let mut segments = [spare; NODES];
+    segments[HOLDER] = Segment {
+        bytes: (objects * OBJECT_BYTES).next_multiple_of(1 << 20) + (16 << 20),
+        slots: Some(objects + 65_536),
+    };
+    Cluster::start(&segments)
+}
+
+/// Resident memory of each node.
+fn processes(cluster: &Cluster) -> Result<Vec<f64>> {
+    let ids = cluster.process_ids();
+    ids.iter().map(|id| rss_bytes(&id.to_string())).collect()
+}
+
+async fn put(program: &Program, objects: u64, holder: NodeId) -> Result<()> {
+    let numbers: Vec<u64> = (0..objects).collect();
+    let mut putting = tokio::task::JoinSet::new();
+    for batch in numbers.chunks(PUT_BATCH) {
+        if putting.len() >= PUTS_IN_FLIGHT
+            && let Some(put) = putting.join_next().await
+        {
+            put??;
+        }
+        let (program, batch) = (program.clone(), batch.to_vec());
+        putting.spawn(async move { program.put(PRESENT, &batch, holder).await });
+    }
+    while let Some(put) = putting.join_next().await {
+        put??;
+    }
+    let _ = program.take_commit_s();
+    Ok(())
+}
+
+/// What a node keeps as a home; an error while it does not answer.
+async fn index(cluster: &Cluster, at: usize) -> Result<IndexInfo> {
+    let options = ConnectOptions {
+        cluster: Some(Cluster::cluster_id()),
+        secret: Some(Cluster::secret().to_vec()),
+        ..ConnectOptions::new(cluster.link(at))
+    };
+    let client = Client::connect(options, default_deadline(0)).await?;
+    Ok(*client.nodes(default_deadline(0)).await?.index)
+}
+
+async fn wait_settled(cluster: &Cluster) -> Result<IndexInfo> {
+    let give_up = Instant::now() + SETTLE_TIMEOUT;
+    loop {
+        match index(cluster, VICTIM).await {
+            Ok(index) if index.settled => return Ok(index),
+            seen => ensure!(Instant::now() < give_up, "the home does not settle: {seen:?}"),
+        }
+        sleep(POLL).await;
+    }
+}
+
+fn print(calls: &[Call], phases: &Phases, report: &mut Report) {
+    println!(
+        "{:32} {:>7} {:>9} {:>9} {:>9} {:>14}   wrong answers",
+        "case", "calls", "P50 ms", "P99 ms", "max ms", "P99 × before"
+    );
+    for kind in Kind::ALL {
+        let mut p99_before = None;
+        for phase in Phases::NAMES {
+            let of_phase = calls
+                .iter()
+                .filter(|call| call.kind == kind && phases.of(call) == phase);
+            let ms: Vec<f64> = of_phase.clone().map(|call| call.took.as_secs_f64() * 1e3).collect();
+            let mut wrong = BTreeMap::new();
+            for (name, count) in of_phase.flat_map(|call| &call.wrong) {
+                *wrong.entry(*name).or_insert(0) += count;
+            }
+            let case = format!("scale/{}/{phase}", kind.name());
+            if ms.is_empty() {
+                println!("{case:32} {:>7}", 0);
+                continue;
+            }
+            let (count, ms) = (ms.len(), Samples::new(ms));
+            let p99 = ms.quantile(0.99);
+            let ratio = p99 / *p99_before.get_or_insert(p99);
+            println!(
+                "{case:32} {count:>7} {:>9.2} {p99:>9.2} {:>9.1} {ratio:>14.2}   {}",
+                ms.median(),
+                ms.max(),
+                words(&wrong)
+            );
+            report.push(&case, "p50_ms", ms.median(), "ms");
+            report.push(&case, "p99_ms", p99, "ms");
+            report.push(&case, "max_ms", ms.max(), "ms");
+            report.push(&case, "p99_ratio", ratio, "1");
+            report.push(&case, "misses", wrong.get("miss").copied().unwrap_or(0) as f64, "1");
+            report.push(&case, "wrong_answers", wrong.values().sum::<u64>() as f64, "1");
+        }
+    }
+}
+
+fn words(wrong: &BTreeMap<&str, u64>) -> String {
+    if wrong.is_empty() {
+        return "none".to_owned();
+    }
+    let words: Vec<_> = wrong.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    words.join(", ")
+}
