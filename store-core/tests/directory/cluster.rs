@@ -273,17 +273,7 @@ impl Cluster {
                     assert_eq!(to, home_id(1 - home));
                     self.request(1 - home, Asker::Home(question), event);
                 }
-                Action::AskAnnouncement { question, to, .. } => {
-                    let answer = self.announcement(to).ok_or(question);
-                    let event = answer.map_or_else(
-                        |question| Event::Unreachable { question },
-                        |page| Event::Announced {
-                            question,
-                            answer: Ok(page),
-                        },
-                    );
-                    self.under_way.push(Message::ToHome(home, event));
-                }
+                Action::AskAnnouncement { question, to, .. } => self.announce(home, question, to),
                 Action::AskHandOver {
                     question, to, after, ..
                 } => {
@@ -313,6 +303,18 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// A member answers a home what it holds, or does not answer.
+    fn announce(&mut self, home: usize, question: QuestionToken, member: NodeId) {
+        let event = match self.announcement(member) {
+            Some(page) => Event::Announced {
+                question,
+                answer: Ok(page),
+            },
+            None => Event::Unreachable { question },
+        };
+        self.under_way.push(Message::ToHome(home, event));
     }
 
     /// What a member holds; `None` if it does not answer.
