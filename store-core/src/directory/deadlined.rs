@@ -42,6 +42,11 @@ impl<K: Copy + Ord + std::fmt::Debug, V> Deadlined<K, V> {
         self.entries.contains_key(&key)
     }
 
+    /// Until when an entry waits.
+    pub(super) fn deadline(&self, key: K) -> Option<Time> {
+        self.entries.get(&key).map(|(deadline, _)| *deadline)
+    }
+
     /// An entry whose deadline is not after `now`, the earliest first.
     pub(super) fn first_expired(&self, now: Time) -> Option<K> {
         let &(deadline, key) = self.by_deadline.first()?;

@@ -282,11 +282,13 @@ impl Directory {
             Some(Purpose::Forward { token, event }) => match answer {
                 Answer::Partner(answer) => self.reply(Some(token), answer),
                 Answer::Holder(_) | Answer::Page(_) => self.reply(Some(token), Err(wrong_answer())),
-                Answer::Unreachable if self.requests.contains(token) => {
-                    self.submit(event.key_hash, Job::new(token, event));
-                }
-                // Nobody waits for it any more.
-                Answer::Unreachable => {}
+                // That the caller's time is over does not say that the first home can't be reached.
+                Answer::Unreachable => match self.requests.deadline(token) {
+                    Some(deadline) if deadline > self.now => self.submit(event.key_hash, Job::new(token, event)),
+                    Some(_) => self.give_up(token),
+                    // Nobody waits for it any more.
+                    None => {}
+                },
             },
             Some(Purpose::Retell { partner, key, stamp }) => {
                 let is_told = matches!(answer, Answer::Partner(Ok(_)));

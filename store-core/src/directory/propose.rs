@@ -29,19 +29,23 @@ impl Directory {
             };
             return self.reply(asker.token, Ok(answer));
         }
-        if let Some(object) = self.entries.sealed(key) {
-            let mut inquiry = Inquiry::of(&object);
-            let verdict = self.inquire(key, &mut inquiry);
-            return self.decide_proposal(key, asker, proposal, inquiry, verdict);
-        }
-        match self.outcomes.get(self.now, proposal.put_id, key) {
+        let present = self.entries.sealed(key);
+        let is_present = |known: &Committed| present.as_ref().is_some_and(|object| object.version == known.version);
+        if let Some(known) = self.outcomes.get(self.now, proposal.put_id, key)
+            && !is_present(&known)
+        {
             // It has ended before, and what the key had then was removed since.
-            Some(known) => {
-                let answer = HomeAnswer::AlreadyExists {
-                    version: known.version,
-                    degraded: known.degraded,
-                };
-                self.reply(asker.token, Ok(answer));
+            let answer = HomeAnswer::AlreadyExists {
+                version: known.version,
+                degraded: known.degraded,
+            };
+            return self.reply(asker.token, Ok(answer));
+        }
+        match present {
+            Some(object) => {
+                let mut inquiry = Inquiry::of(&object);
+                let verdict = self.inquire(key, &mut inquiry);
+                self.decide_proposal(key, asker, proposal, inquiry, verdict);
             }
             None => self.accept(key, asker, proposal),
         }
