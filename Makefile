@@ -7,10 +7,12 @@ SHELL := bash
 CARGO ?= cargo
 # The first of the four ports that `make run` uses, two per node.
 PORT ?= 7600
+# Seeds for `make simulate`: one, or a range.
+SEEDS ?= 1..5000
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 
-.PHONY: help setup setup-test run test lint test-rust doc smoke bench-quick bench-transfer bench-placement evidence deny build clean-run
+.PHONY: help setup setup-test run test lint test-rust simulate doc smoke bench-quick bench-transfer bench-placement evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,6 +39,10 @@ lint: ## Formatting and clippy, warnings denied
 test-rust: ## All unit, property, conformance and whole-system tests
 	$(CARGO) build --locked -p tenon-agent --bins
 	$(CARGO) test --locked --workspace --all-features
+
+simulate: ## Whole clusters in virtual time, with faults: SEEDS=4711 runs one seed again, SEEDS=1..5000 many
+	SIMULATE_SEEDS=$(SEEDS) $(CARGO) test --locked --release -p tenon-store-core --test simulation -- \
+		--ignored --nocapture the_promises_hold_in_the_named_seeds
 
 doc: ## The API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features

@@ -1,0 +1,282 @@
+//! Clients: what they do, and how they go on when something does not answer.
+
+use crate::executor::Slot;
+use crate::message::{Answered, Ask, Body, Call, NoAnswer, Packet, Party, Tell};
+use crate::model::{Read, Refusal, RemovalEnd};
+use crate::promises;
+use crate::world::Sim;
+use rand::RngExt;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{PutId, SessionId};
+use tenon_protocol::message::{Committed, Located};
+
+/// A reader that finds an object gone asks again so often.
+const RELOCATIONS_MAX: u32 = 4;
+
+/// Tries of one put.
+const PUT_TRIES_MAX: u32 = 3;
+
+/// Tries of one removal.
+const REMOVE_TRIES_MAX: u32 = 3;
+
+/// How a client's call has failed.
+#[derive(Debug, Clone)]
+enum Failure {
+    /// With an answer.
+    Refused(ServiceError),
+    /// Without: it may be done or not.
+    Unanswered,
+}
+
+impl From<NoAnswer> for Failure {
+    fn from(_: NoAnswer) -> Self {
+        Self::Unanswered
+    }
+}
+
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Failure {
+    /// Whether the answer says for sure that nothing was done.
+    fn is_final(&self) -> bool {
+        let Self::Refused(error) = self else { return false };
+        !matches!(
+            error.code,
+            ErrorCode::Unavailable | ErrorCode::DeadlineExceeded | ErrorCode::Overloaded | ErrorCode::Internal
+        )
+    }
+}
+
+/// Until when an operation may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Until(pub(crate) u64);
+
+impl Sim {
+    /// What one client does until the quiet time begins.
+    pub(crate) async fn be_client(self) {
+        loop {
+            let pause_ms = self.with(|world| world.rng.random_range(1..=world.plan.pause_ms_max));
+            self.client_sleep(pause_ms).await;
+            if self.with(|world| world.now >= world.plan.quiet_from) {
+                return;
+            }
+            let (host, key, until, what) = self.with(|world| {
+                let host = world.rng.random_range(0..world.nodes.len());
+                let key = world.rng.random_range(0..world.keys.len());
+                let may_take = [500, 2_000, 5_000, 10_000][world.rng.random_range(0..4)];
+                (host, key, Until(world.now + may_take), world.rng.random_range(0..100))
+            });
+            if self.with(|world| world.nodes[host].process.is_none()) {
+                continue;
+            }
+            match what {
+                0..45 => self.put(host, key, until).await,
+                45..75 => drop(self.get(host, key, until).await),
+                75..85 => self.exists(host, key, until).await,
+                _ => self.remove(host, key, until).await,
+            }
+        }
+    }
+
+    async fn client_sleep(&self, ms: u64) {
+        let bell = Slot::new();
+        let ring = bell.clone();
+        self.with(|world| world.set_alarm(ms, Box::new(move || ring.fill(()))));
+        bell.await;
+    }
+
+    /// A call of a client on `host` to a process.
+    async fn client_call(&self, host: usize, to: usize, ask: Ask, until: Until) -> Answered {
+        let answer = Slot::new();
+        let late = answer.clone();
+        self.with(|world| {
+            let (call, to_life) = (world.next(), world.nodes[to].life);
+            let left_ms = until.0.saturating_sub(world.now);
+            world.client_calls.insert(call, (to, to_life, answer.clone()));
+            world.set_alarm(left_ms, Box::new(move || late.fill(Err(NoAnswer::Late))));
+            world.send(Packet {
+                from: Party::Client(host),
+                from_life: 0,
+                to: Party::Node(to),
+                to_life,
+                call,
+                body: Body::Ask { ask, left_ms },
+            });
+        });
+        answer.await
+    }
+
+    async fn put(&self, first_host: usize, key: usize, until: Until) {
+        let put_id = self.with(|world| {
+            let put_id = PutId::from_bytes(world.rng.random());
+            world.model.put_begins(put_id, key, world.now);
+            put_id
+        });
+        let mut host = first_host;
+        for tries in 1..=PUT_TRIES_MAX {
+            let holder = self.with(|world| match world.rng.random_range(0..3) {
+                0 => host,
+                _ => world.rng.random_range(0..world.nodes.len()),
+            });
+            self.tell(|| format!("CLIENT at {host} puts {put_id} as key {key} on {holder}, try {tries}"));
+            let ended = self.put_once(host, holder, put_id, key, until).await;
+            self.tell(|| format!("CLIENT at {host} has put {put_id}: {ended:?}"));
+            let is_over = self.with(|world| {
+                match &ended {
+                    Ok(committed) => promises::put_answered(world, put_id, committed),
+                    Err(failure) if failure.is_final() => world.model.put_refused(put_id, Refusal::Final),
+                    Err(_) => world.model.put_refused(put_id, Refusal::Unknown),
+                }
+                // Now and then a client has lost the answer and asks again.
+                let chance = if ended.is_ok() { 5 } else { 1 };
+                world.now >= until.0 || world.rng.random_range(0..6) < chance
+            });
+            if is_over {
+                return;
+            }
+            host = self.with(|world| world.rng.random_range(0..world.nodes.len()));
+            self.client_sleep(100).await;
+        }
+    }
+
+    async fn put_once(
+        &self,
+        host: usize,
+        holder: usize,
+        put_id: PutId,
+        key: usize,
+        until: Until,
+    ) -> Result<Committed, Failure> {
+        let session = SessionId::from_bytes(put_id.to_bytes());
+        let reserve = Call::Reserve {
+            put_id,
+            key,
+            holder,
+            session,
+        };
+        let region = match self.client_call(host, host, Ask::Serve(reserve), until).await? {
+            Tell::Reserved(region) => region?,
+            other => unreachable!("a reservation is answered by {other:?}"),
+        };
+        let written = self
+            .client_call(host, holder, Ask::Write { region, put_id }, until)
+            .await?;
+        if !matches!(written, Tell::Written(true)) {
+            // Another try of the put has the region, or it has ended. The commit will tell.
+            self.tell(|| format!("CLIENT at {host} could not write {put_id}"));
+        }
+        let commit = Call::Commit { put_id, key, holder };
+        match self.client_call(host, host, Ask::Serve(commit), until).await? {
+            Tell::Committed(committed) => Ok(committed?),
+            other => unreachable!("a commit is answered by {other:?}"),
+        }
+    }
+
+    /// A get, as its reader reports it.
+    pub(crate) async fn get(&self, host: usize, key: usize, until: Until) -> Read {
+        let began = self.with(|world| world.now);
+        let found = self.find(host, key, until).await;
+        self.tell(|| format!("CLIENT at {host} has got key {key} since {began}: {found:?}"));
+        self.with(|world| promises::got(world, key, host, began, &found));
+        found
+    }
+
+    async fn exists(&self, host: usize, key: usize, until: Until) {
+        let began = self.with(|world| world.now);
+        let located = self.locate_at(host, Call::Locate { key }, until).await;
+        self.tell(|| format!("CLIENT at {host} asked for key {key} since {began}: {located:?}"));
+        if matches!(located, Ok(None)) {
+            self.with(|world| promises::got(world, key, host, began, &Read::Miss));
+        }
+    }
+
+    async fn locate_at(&self, host: usize, call: Call, until: Until) -> Result<Option<Located>, Failure> {
+        match self.client_call(host, host, Ask::Serve(call), until).await? {
+            Tell::Located(located) => Ok(located?),
+            other => unreachable!("a look-up is answered by {other:?}"),
+        }
+    }
+
+    /// Locates and reads, and where an object is gone looks again.
+    async fn find(&self, host: usize, key: usize, until: Until) -> Read {
+        let mut gone: Option<Located> = None;
+        for _ in 0..=RELOCATIONS_MAX {
+            let call = match &gone {
+                None => Call::Locate { key },
+                Some(gone) => Call::Relocate {
+                    key,
+                    missed: gone.version,
+                },
+            };
+            let located = match self.locate_at(host, call, until).await {
+                Err(_) => return Read::Failed,
+                Ok(None) => return Read::Miss,
+                Ok(Some(located)) => located,
+            };
+            for replica in &located.replicas {
+                let ask = Ask::Read {
+                    replica: *replica,
+                    len_bytes: located.len_bytes,
+                };
+                let holder = self.with(|world| world.index_of(replica.holder));
+                let Ok(Tell::Read(seen)) = self.client_call(host, holder, ask, until).await else {
+                    return Read::Failed;
+                };
+                let hash = self.with(|world| world.keys[key].hash);
+                let is_right = |seen: &crate::message::Seen| {
+                    let is_here = seen.incarnation == replica.incarnation && seen.generation == replica.generation;
+                    is_here && seen.key_hash == hash
+                };
+                if let Some(seen) = seen.filter(is_right) {
+                    return Read::Hit {
+                        holder,
+                        generation: seen.generation,
+                        bytes: seen.bytes,
+                    };
+                }
+            }
+            // The index only lags behind the holders, who know.
+            if gone.as_ref().is_some_and(|gone| {
+                gone.version == located.version && located.replicas.iter().all(|one| gone.replicas.contains(one))
+            }) {
+                return Read::Miss;
+            }
+            gone = Some(located);
+        }
+        Read::Failed
+    }
+
+    async fn remove(&self, first_host: usize, key: usize, until: Until) {
+        let mut host = first_host;
+        for _ in 0..REMOVE_TRIES_MAX {
+            let removal = self.with(|world| world.model.removal_begins(key, host, world.now));
+            let answer = match self
+                .client_call(host, host, Ask::Serve(Call::Remove { key }), until)
+                .await
+            {
+                Ok(Tell::Removed(Ok(changed))) => RemovalEnd::Done { changed },
+                Ok(Tell::Removed(Err(error))) if error.code == ErrorCode::Unavailable => {
+                    let silent = error.node.map(|node| self.with(|world| world.index_of(node)));
+                    RemovalEnd::Unavailable {
+                        silent: silent.expect("an unavailable node has a name"),
+                    }
+                }
+                _ => RemovalEnd::Unknown,
+            };
+            self.tell(|| format!("CLIENT at {host} has removed key {key}: {answer:?}"));
+            let is_over = self.with(|world| {
+                world.model.removal_ends(removal, answer, world.now);
+                matches!(answer, RemovalEnd::Done { .. }) || world.now >= until.0
+            });
+            if is_over {
+                return;
+            }
+            host = self.with(|world| world.rng.random_range(0..world.nodes.len()));
+            self.client_sleep(300).await;
+        }
+    }
+}

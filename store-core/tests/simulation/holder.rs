@@ -1,0 +1,291 @@
+//! What a node does as a holder: sets regions aside, takes bytes, commits, shows what it has, publishes.
+
+use crate::executor::Slot;
+use crate::message::{ReserveAsk, Seen};
+use crate::model::Object;
+use crate::world::Sim;
+use tenon_protocol::checksum::Checksums;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{Incarnation, PutId};
+use tenon_protocol::member::{HomeEventKind, MirrorEntry};
+use tenon_protocol::message::{Committed, KeyResult, Replica};
+use tenon_store_core::objects::{
+    CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveSpec, Unreported, Verified,
+};
+use tenon_store_core::time::Time;
+
+/// How long homes are told of a proposal that was given up.
+const WITHDRAW_MS: u64 = 5_000;
+/// How long one attempt to publish takes, and the pauses between two.
+const PUBLISH_MS: u64 = 2_000;
+const PUBLISH_PAUSE_MS_MIN: u64 = 250;
+const PUBLISH_PAUSE_MS_MAX: u64 = 5_000;
+
+/// How long the object of a put is: one to five units of alignment.
+pub(crate) fn len_bytes(put_id: PutId) -> u64 {
+    1 + u64::from(put_id.to_bytes()[15]) * 5 / 4
+}
+
+/// The checksum of a put's bytes, which are one piece.
+fn sum(put_id: PutId) -> u64 {
+    u64::from_le_bytes(put_id.to_bytes()[..8].try_into().unwrap())
+}
+
+impl Sim {
+    /// Sets a region aside here.
+    pub(crate) fn reserve(&self, me: usize, ask: ReserveAsk) -> KeyResult<RegionId> {
+        let ReserveAsk { put_id, key, owner } = ask;
+        self.with(|world| {
+            let now = world.clock(me);
+            let name = world.keys[key].name.clone();
+            let spec = ReserveSpec {
+                put_id,
+                name,
+                len_bytes: len_bytes(put_id),
+                owner,
+                ttl_ms: None,
+            };
+            let process = world.nodes[me].process.as_mut().expect("it runs");
+            let reserved = process.holder.reserve(now, &mut world.rng, spec)?;
+            process.granted.insert(reserved.region);
+            Ok(reserved.region)
+        })
+    }
+
+    /// A client's bytes arrive. False if it may not write there.
+    pub(crate) async fn write(&self, me: usize, region: RegionId, put_id: PutId, takes_ms: u64) -> bool {
+        let begun = self.with(|world| {
+            let process = world.process(me);
+            if !process.granted.contains(&region) {
+                return Err(HoldError::Stale);
+            }
+            let hold = process.holder.begin_write(region, 0, len_bytes(put_id))?;
+            process.memory.insert(region.offset_bytes, put_id);
+            Ok(hold)
+        });
+        let Ok(hold) = begun else { return false };
+        self.sleep(me, takes_ms).await;
+        self.with(|world| {
+            let now = world.clock(me);
+            let process = world.process(me);
+            process.holder.wrote(now, region, 0, len_bytes(put_id), sum(put_id));
+            process.holder.end_write(hold);
+            process.wake_commits();
+        });
+        true
+    }
+
+    /// What a client finds here.
+    pub(crate) fn read(&self, me: usize, replica: &Replica, len_bytes: u64) -> Option<Seen> {
+        self.with(|world| {
+            let incarnation = Incarnation(world.nodes[me].life);
+            let process = world.process(me);
+            let hold = process
+                .holder
+                .begin_read(replica.segment, replica.offset_bytes, len_bytes)
+                .ok()?;
+            process.holder.end_read(hold);
+            let (generation, key_hash) = *process.table.0.borrow().get(&replica.slot)?;
+            Some(Seen {
+                incarnation,
+                generation,
+                key_hash,
+                bytes: *process.memory.get(&replica.offset_bytes)?,
+            })
+        })
+    }
+
+    /// A put's commit: check the bytes, ask the homes, seal, tell the homes, and only then answer.
+    pub(crate) async fn commit(&self, me: usize, put_id: PutId, key: usize, deadline: Time) -> KeyResult<Committed> {
+        let verified = match self.begin_commit(me, put_id, key, deadline).await? {
+            Ok(verified) => verified,
+            Err(committed) => return Ok(committed),
+        };
+        let answer = self.decide(me, key, verified.proposal(), deadline).await;
+        self.tell(|| format!("{me} proposed {put_id}: {answer:?}"));
+        let proposed = self.with(|world| {
+            let (now, at) = (world.clock(me), world.now);
+            let process = world.process(me);
+            let proposed = process.holder.proposed(now, verified, answer, at);
+            process.settle();
+            process.wake_commits();
+            proposed
+        });
+        match proposed {
+            Proposed::Sealed(unreported) => self.report(me, put_id, key, unreported, deadline).await,
+            Proposed::Over(committed) => Ok(committed),
+            Proposed::Failed { error, withdraws } => {
+                if withdraws {
+                    self.withdraw(me, put_id, key);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The commit is begun and its bytes are right, or it has its outcome.
+    async fn begin_commit(
+        &self,
+        me: usize,
+        put_id: PutId,
+        key: usize,
+        deadline: Time,
+    ) -> KeyResult<Result<Verified, Committed>> {
+        loop {
+            let ended = Slot::new();
+            let step = self.with(|world| {
+                let now = world.clock(me);
+                let spec = CommitSpec {
+                    put_id,
+                    name: world.keys[key].name.clone(),
+                    checksums: Checksums::from_pieces(len_bytes(put_id), vec![sum(put_id)]),
+                    fingerprint: Vec::new(),
+                };
+                let process = world.process(me);
+                let step = process.holder.begin_commit(now, spec);
+                process.settle();
+                if matches!(step, Ok(CommitStep::Wait)) {
+                    process.waiting.push(ended.clone());
+                }
+                step
+            });
+            match step? {
+                CommitStep::Done(committed) => return Ok(Err(committed)),
+                CommitStep::Wait => {}
+                CommitStep::Verify(unverified) => {
+                    let verified = self.with(|world| {
+                        let process = world.process(me);
+                        let found: Vec<u64> = unverified.unknown_pieces().iter().map(|_| sum(put_id)).collect();
+                        let verified = process.holder.verify(unverified, &found);
+                        process.settle();
+                        verified
+                    });
+                    return Ok(Ok(verified?));
+                }
+            }
+            if self.clock(me) >= deadline {
+                let message = "another commit of the put did not end by the deadline";
+                return Err(ServiceError::new(ErrorCode::DeadlineExceeded, message));
+            }
+            let left_ms = deadline.since_ms(self.clock(me));
+            let (sim, bell) = (self.clone(), ended.clone());
+            self.spawn(Some(me), async move {
+                sim.sleep(me, left_ms).await;
+                bell.fill(());
+            });
+            ended.await;
+        }
+    }
+
+    async fn report(
+        &self,
+        me: usize,
+        put_id: PutId,
+        key: usize,
+        unreported: Unreported,
+        deadline: Time,
+    ) -> KeyResult<Committed> {
+        let version = unreported.version();
+        let object = self.with(|world| {
+            let hash = world.keys[key].hash;
+            let life = world.nodes[me].life;
+            let replica = world
+                .process(me)
+                .holder
+                .held(hash)
+                .expect("it was just sealed")
+                .replicas[0];
+            let object = Object::new(key, version, me, life, replica.generation, world.now);
+            world.model.sealed(object)
+        });
+        self.tell(|| format!("{me} sealed {version} for key {key}"));
+        let answer = self.decide(me, key, HomeEventKind::Sealed { version }, deadline).await;
+        self.tell(|| format!("{me} reported {version}: {answer:?}"));
+        let reported = self.with(|world| {
+            let now = world.clock(me);
+            let process = world.process(me);
+            let reported = process.holder.reported(now, unreported, answer);
+            process.settle();
+            process.wake_commits();
+            if matches!(reported, Reported::Done(_)) {
+                let at = world.now;
+                world.model.reported(object, at);
+            }
+            reported
+        });
+        match reported {
+            Reported::Done(committed) => {
+                if committed.degraded {
+                    self.publish(me, key);
+                }
+                Ok(committed)
+            }
+            Reported::Failed { error, withdraws } => {
+                if withdraws {
+                    self.withdraw(me, put_id, key);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the homes that a proposal is given up; nobody waits for that.
+    fn withdraw(&self, me: usize, put_id: PutId, key: usize) {
+        let sim = self.clone();
+        let (holder, deadline) = (self.id(me), self.clock(me).after_ms(WITHDRAW_MS));
+        self.spawn(Some(me), async move {
+            let kind = HomeEventKind::Withdrawn { put_id, holder };
+            let _ = sim.decide(me, key, kind, deadline).await;
+        });
+    }
+
+    /// Tells both homes of an object that is held here, until each has taken it, has begun another life, or the object
+    /// is not held any more.
+    fn publish(&self, me: usize, key: usize) {
+        let hash = self.with(|world| world.keys[key].hash);
+        let homes = self.with(|world| world.keys[key].home_nodes.clone());
+        for home in homes {
+            let id = self.id(home);
+            if self.with(|world| world.process(me).published.insert((id, hash))) {
+                let sim = self.clone();
+                self.spawn(Some(me), async move {
+                    sim.publish_to(me, home, key).await;
+                    sim.with(|world| world.process(me).published.remove(&(id, hash)));
+                });
+            }
+        }
+    }
+
+    async fn publish_to(&self, me: usize, home: usize, key: usize) {
+        let life = self.known_life(me, home);
+        let mut pause_ms = PUBLISH_PAUSE_MS_MIN;
+        loop {
+            let hash = self.with(|world| world.keys[key].hash);
+            let held = self.with(|world| world.process(me).holder.held(hash));
+            let Some(entry) = held.filter(|_| self.known_life(me, home) == life) else {
+                return;
+            };
+            let told = MirrorEntry {
+                sealed: Some(entry),
+                ..MirrorEntry::default()
+            };
+            let event = self.home_event(key, HomeEventKind::Share(told));
+            let deadline = self.clock(me).after_ms(PUBLISH_MS);
+            if self.ask_home(me, self.id(home), event, deadline).await.is_ok() {
+                return;
+            }
+            self.sleep(me, pause_ms).await;
+            pause_ms = (2 * pause_ms).min(PUBLISH_PAUSE_MS_MAX);
+        }
+    }
+
+    /// The life in which a node was last seen; this node's own.
+    pub(crate) fn known_life(&self, me: usize, other: usize) -> Option<Incarnation> {
+        self.with(|world| {
+            if me == other {
+                return Some(Incarnation(world.nodes[me].life));
+            }
+            world.process(me).peers[&other].reach.incarnation()
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! What a run is like and which faults come when, drawn from its seed before it begins.
+//!
+//! Each run has some kinds of faults only, so that there are also runs in which little goes wrong and much is promised.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// Faults come for so long at most; then all is mended.
+const FAULTS_MS_MAX: u64 = 60_000;
+
+/// The quiet time at the end. It covers the longest back-off of probes (5 s), the look at pending objects by the second
+/// home (20 s) and the life of reservations (6 s).
+pub(crate) const QUIET_MS: u64 = 45_000;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A process is killed; its host refuses connections.
+    Kill,
+    /// A host loses power: nobody is told.
+    PowerOff,
+    Hang,
+    Partition,
+    Isolate,
+    CutLink,
+    OneWay,
+    Loss,
+    Slow,
+    Jump,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Kill,
+    Kind::PowerOff,
+    Kind::Hang,
+    Kind::Partition,
+    Kind::Isolate,
+    Kind::CutLink,
+    Kind::OneWay,
+    Kind::Loss,
+    Kind::Slow,
+    Kind::Jump,
+];
+
+/// What goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The process dies and begins another life, with nothing, when the fault ends.
+    Crash { node: usize, is_host_up: bool },
+    /// The process stands still.
+    Hang { node: usize },
+    /// Nothing passes between these nodes and the others.
+    Split { side: Vec<bool> },
+    /// Nothing passes between two nodes, in one direction or both.
+    Cut { from: usize, to: usize, both: bool },
+    /// Much is lost between two nodes.
+    Loss { from: usize, to: usize, permille: u32 },
+    /// Everything takes longer between two nodes.
+    Slow { from: usize, to: usize, delay_ms: u64 },
+    /// A host's clock leaps forward.
+    Jump { node: usize, ms: u64 },
+}
+
+/// What goes wrong, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) what: What,
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) keys: usize,
+    pub(crate) clients: usize,
+    /// Makes other key names, and so other homes, in each run.
+    pub(crate) salt: u32,
+    pub(crate) repeated_permille: u32,
+    pub(crate) late_permille: u32,
+    /// The longest pause of a client between two operations.
+    pub(crate) pause_ms_max: u64,
+    pub(crate) faults: Vec<Fault>,
+    /// When faults and operations are over.
+    pub(crate) quiet_from: u64,
+}
+
+impl Plan {
+    pub(crate) fn draw(rng: &mut ChaCha8Rng) -> Self {
+        let nodes = rng.random_range(3..=12);
+        let quiet_from = rng.random_range(15_000..=FAULTS_MS_MAX);
+        let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| rng.random_range(0..3) == 0).collect();
+        let gap_ms_max = [2_000, 6_000, 15_000, 40_000][rng.random_range(0..4)];
+        let mut faults = Vec::new();
+        // Nodes have some time to find each other first.
+        let mut from = 3_000;
+        while let Some(kind) = pick(rng, &kinds) {
+            from += rng.random_range(0..=gap_ms_max);
+            if from >= quiet_from {
+                break;
+            }
+            let until = (from + rng.random_range(200..=12_000)).min(quiet_from);
+            let what = draw_what(rng, kind, nodes);
+            faults.push(Fault { what, from, until });
+        }
+        Self {
+            nodes,
+            keys: rng.random_range(2..=6),
+            clients: rng.random_range(2..=5),
+            salt: rng.random(),
+            repeated_permille: [0, 0, 10, 50][rng.random_range(0..4)],
+            late_permille: [0, 10, 100][rng.random_range(0..3)],
+            pause_ms_max: [100, 500, 2_000][rng.random_range(0..3)],
+            faults,
+            quiet_from,
+        }
+    }
+}
+
+fn pick<T: Copy>(rng: &mut ChaCha8Rng, choices: &[T]) -> Option<T> {
+    (!choices.is_empty()).then(|| choices[rng.random_range(0..choices.len())])
+}
+
+fn draw_what(rng: &mut ChaCha8Rng, kind: Kind, nodes: usize) -> What {
+    let node = rng.random_range(0..nodes);
+    let from = node;
+    let to = (from + rng.random_range(1..nodes)) % nodes;
+    match kind {
+        Kind::Kill => What::Crash { node, is_host_up: true },
+        Kind::PowerOff => What::Crash {
+            node,
+            is_host_up: false,
+        },
+        Kind::Hang => What::Hang { node },
+        Kind::Partition => What::Split {
+            side: (0..nodes).map(|_| rng.random()).collect(),
+        },
+        Kind::Isolate => What::Split {
+            side: (0..nodes).map(|other| other == node).collect(),
+        },
+        Kind::CutLink => What::Cut { from, to, both: true },
+        Kind::OneWay => What::Cut { from, to, both: false },
+        Kind::Loss => What::Loss {
+            from,
+            to,
+            permille: rng.random_range(50..=700),
+        },
+        Kind::Slow => What::Slow {
+            from,
+            to,
+            delay_ms: rng.random_range(50..=3_000),
+        },
+        Kind::Jump => What::Jump {
+            node,
+            ms: rng.random_range(200..=20_000),
+        },
+    }
+}

@@ -1,0 +1,195 @@
+//! What is promised of each answer. An exception stands as a condition with its reason.
+
+use crate::model::{Object, Put, Read, Removal, RemovalEnd};
+use crate::soundness::Sound;
+use crate::world::World;
+use tenon_protocol::ids::{Generation, PutId};
+use tenon_protocol::message::Committed;
+
+/// A put was answered.
+pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committed) {
+    let put = &world.model.puts[&put_id];
+    let others = put.outcomes.iter().filter(|other| other.outcome != committed.outcome);
+    let is_other = others.count() > 0 && homes_remember(world, put);
+    let is_known = world
+        .model
+        .objects
+        .iter()
+        .any(|object| object.version == committed.version);
+    let outcomes = format!("put {put_id} has two outcomes: {:?} and {committed:?}", put.outcomes);
+    if is_other {
+        world.model.violated(outcomes);
+    }
+    if !is_known {
+        world.model.violated(format!(
+            "put {put_id} was answered {committed:?}, and no such object was sealed"
+        ));
+    }
+    world.model.put_ends(put_id, *committed);
+}
+
+/// The homes remember how a put has ended.
+///
+/// Not if one of them has begun another life since, or has decided without the other: outcomes are neither handed over
+/// nor told.
+fn homes_remember(world: &World, put: &Put) -> bool {
+    let sound = Sound {
+        key: put.key,
+        from: put.began,
+        until: world.now,
+        actors: &world.keys[put.key].home_nodes,
+        besides: None,
+        whole: true,
+    };
+    sound.holds(world)
+}
+
+/// A reader got an answer.
+pub(crate) fn got(world: &mut World, key: usize, coordinator: usize, began: u64, found: &Read) {
+    let verdict = match *found {
+        Read::Hit {
+            holder,
+            generation,
+            bytes,
+        } => {
+            world.model.counts.hits += 1;
+            hit(world, key, coordinator, began, (holder, generation, bytes))
+        }
+        Read::Miss => {
+            world.model.counts.misses += 1;
+            missed(world, key, coordinator, began)
+        }
+        Read::Failed => Ok(()),
+    };
+    if let Err(what) = verdict {
+        world.model.violated(what);
+    }
+}
+
+/// What is read was sealed under this key, and was not removed before.
+fn hit(
+    world: &mut World,
+    key: usize,
+    coordinator: usize,
+    began: u64,
+    (holder, generation, bytes): (usize, Generation, PutId),
+) -> Result<(), String> {
+    let sealed =
+        world.model.objects.iter().find(|object| {
+            object.holder == holder && object.generation == generation && object.version.put_id == bytes
+        });
+    let Some(object) = sealed.filter(|object| object.key == key).cloned() else {
+        return Err(format!(
+            "a get of key {key} answered {bytes} of {holder}, which was never sealed under the key"
+        ));
+    };
+    let removals: Vec<Removal> = world
+        .model
+        .removals
+        .iter()
+        .filter(|removal| removal.key == key)
+        .cloned()
+        .collect();
+    for removal in removals {
+        let Some((ended, end)) = removal.end else { continue };
+        let is_meant = object.reported_at.is_some_and(|at| at <= removal.began) && ended < began;
+        if !is_meant {
+            continue;
+        }
+        let must_be_gone = match end {
+            RemovalEnd::Done { .. } => is_removed(world, &object, &removal, ended),
+            RemovalEnd::Unavailable { silent } => stays_removed(world, &object, &removal, silent, coordinator),
+            RemovalEnd::Unknown => false,
+        };
+        world.model.counts.hits_judged += 1;
+        if must_be_gone {
+            return Err(format!(
+                "a get of key {key} at {coordinator} since {began} answered {object:?} after {removal:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A removal that was acknowledged has covered the object.
+///
+/// Not if homes of the key did not reach each other when the object was put or the removal decided: then one home may
+/// have said that there is nothing to remove, while the object stands with the other one.
+pub(crate) fn is_removed(world: &World, object: &Object, removal: &Removal, ended: u64) -> bool {
+    let sound = Sound {
+        key: object.key,
+        from: world.model.put_began(object),
+        until: ended,
+        actors: &[object.holder, removal.coordinator],
+        besides: None,
+        whole: true,
+    };
+    sound.holds(world)
+}
+
+/// A removal that was answered `unavailable` for want of the holder stands: the object is not found any more.
+///
+/// Where the holder is a home too, or both homes lost their memory or each other, or a reader is on another side of a
+/// partition than they are, nobody who knows of the removal is asked.
+pub(crate) fn stays_removed(
+    world: &World,
+    object: &Object,
+    removal: &Removal,
+    silent: usize,
+    coordinator: usize,
+) -> bool {
+    let is_home = world.keys[object.key].home_nodes.contains(&silent);
+    let sound = Sound {
+        key: object.key,
+        from: world.model.put_began(object),
+        until: world.now,
+        actors: &[removal.coordinator, coordinator],
+        besides: Some(object.holder),
+        whole: true,
+    };
+    silent == object.holder && !is_home && sound.holds(world)
+}
+
+/// A miss says that there is no object of a put that is done, unless it may have been removed.
+fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Result<(), String> {
+    let objects = world.model.objects.iter().filter(|object| object.key == key);
+    let done = objects.filter(|object| object.reported_at.is_some_and(|at| at < began));
+    let standing: Vec<Object> = done
+        .filter(|object| is_held(world, object) && !may_be_removed(world, object))
+        .cloned()
+        .collect();
+    world.model.counts.misses_judged += u64::from(!standing.is_empty());
+    for object in standing {
+        let sound = Sound {
+            key,
+            from: world.model.put_began(&object),
+            until: world.now,
+            actors: &[coordinator, object.holder],
+            besides: None,
+            whole: false,
+        };
+        if sound.holds(world) {
+            return Err(format!(
+                "a get of key {key} at {coordinator} since {began} missed {object:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the holder has it now, and runs.
+pub(crate) fn is_held(world: &World, object: &Object) -> bool {
+    let node = &world.nodes[object.holder];
+    let Some(process) = node.process.as_ref().filter(|_| node.life == object.life) else {
+        return false;
+    };
+    let held = process.holder.held(world.keys[object.key].hash);
+    held.is_some_and(|held| held.version == object.version && held.replicas[0].generation == object.generation)
+}
+
+/// Whether a removal may have removed it.
+pub(crate) fn may_be_removed(world: &World, object: &Object) -> bool {
+    let put_began = world.model.put_began(object);
+    let mut removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
+    removals.any(|removal| removal.may_cover(put_began))
+}

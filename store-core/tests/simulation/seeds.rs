@@ -1,0 +1,113 @@
+//! Many runs, and what is told of one that breaks a promise.
+
+use crate::model::Counts;
+use crate::run::{Outcome, run};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+
+/// The lines of a trace that are shown.
+const SHOWN_LINES_MAX: usize = 200;
+
+/// After so many seeds that break a promise the others are left out.
+const BROKEN_MAX: usize = 40;
+
+/// A number of seeds, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seeds {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, last) = text.split_once("..").unwrap_or((text, text));
+        Ok(Self {
+            first: first.parse()?,
+            last: last.parse()?,
+        })
+    }
+}
+
+impl fmt::Display for Seeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.first, self.last)
+    }
+}
+
+/// A seed that nobody has chosen.
+pub(crate) fn fresh() -> u64 {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the seed is printed, and the run depends on nothing else"
+    )]
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    1_000_000 + since.as_secs() * 1_000
+}
+
+impl Seeds {
+    /// Runs all of them; panics with what there is to know about those that break a promise.
+    pub(crate) fn check(self) {
+        let mut broken = Vec::new();
+        let mut total = Counts::default();
+        for seed in self.first..=self.last {
+            match attempt(seed, false) {
+                Ok(outcome) if outcome.violation.is_none() => total.add(&outcome.counts),
+                Ok(_) | Err(_) => broken.push(seed),
+            }
+            if broken.len() >= BROKEN_MAX {
+                break;
+            }
+        }
+        println!("seeds {self}: {total:?}");
+        let Some(first) = broken.first() else { return };
+        for seed in &broken {
+            let what = attempt(*seed, false).map(|outcome| outcome.violation);
+            println!("seed {seed}: {what:?}");
+        }
+        tell(*first);
+        panic!(
+            "{} seeds break a promise, the first is {first}: make simulate SEEDS={first}",
+            broken.len()
+        );
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.puts_stored += other.puts_stored;
+        self.puts_exist += other.puts_exist;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.misses_judged += other.misses_judged;
+        self.hits_judged += other.hits_judged;
+        self.removals += other.removals;
+        self.losers += other.losers;
+    }
+}
+
+/// One run; an error if something panicked in it.
+pub(crate) fn attempt(seed: u64, is_told: bool) -> Result<Outcome, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, is_told)));
+    outcome.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        format!("panicked: {}", text.unwrap_or_default())
+    })
+}
+
+fn tell(seed: u64) {
+    match attempt(seed, true) {
+        Err(panic) => println!("seed {seed} {panic}"),
+        Ok(outcome) => {
+            println!("{:#?}", outcome.plan);
+            let skipped = outcome.lines.len().saturating_sub(SHOWN_LINES_MAX);
+            outcome.lines.iter().skip(skipped).for_each(|line| println!("{line}"));
+            println!("seed {seed}: {}", outcome.violation.unwrap_or_default());
+        }
+    }
+    println!("to run it again: make simulate SEEDS={seed}");
+}

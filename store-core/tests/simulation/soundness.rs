@@ -1,0 +1,91 @@
+//! Under which conditions a promise holds: when nodes reach each other.
+
+use crate::plan::{Fault, What};
+use crate::world::World;
+
+/// After a fault has ended nodes find each other again within this: the longest back-off of a probe, and a hand-over.
+const RECOVERY_MS: u64 = 10_000;
+
+/// What must be well for a promise about one key to hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Sound<'a> {
+    pub(crate) key: usize,
+    /// From when until when.
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+    /// Nodes that took part, and must have been well.
+    pub(crate) actors: &'a [usize],
+    /// This node may have been in any trouble.
+    pub(crate) besides: Option<usize>,
+    /// The home that is out of reach must be so for everybody. Otherwise other nodes may reach both homes while these
+    /// do not reach each other, and what one of them decides alone is then not known to the other.
+    pub(crate) whole: bool,
+}
+
+impl Sound<'_> {
+    /// Promise 2's condition: all live nodes reached each other, except for at most one home of the key, the same one
+    /// all the time.
+    ///
+    /// A dead or hanging node that is no home and took no part does not matter: it is no live node. A home that is dead
+    /// or hangs is the one that others do not reach. Trouble counts until some time after it has ended: until then
+    /// nodes do not know that they reach each other, and homes have not exchanged what they decided alone; a second
+    /// home that is lost within that time is a second home out of reach.
+    pub(crate) fn holds(&self, world: &World) -> bool {
+        let homes = &world.keys[self.key].home_nodes;
+        let troubles: Vec<&Fault> = world.plan.faults.iter().filter(|fault| self.matters(fault)).collect();
+        let excused = homes.iter().map(|home| Some(*home)).chain([None]);
+        excused.into_iter().any(|excused| {
+            let is_excused = |fault: &&Fault| self.is_excused(&fault.what, excused, homes);
+            troubles.iter().all(is_excused)
+        })
+    }
+
+    fn matters(&self, fault: &Fault) -> bool {
+        let recovered = match fault.what {
+            What::Jump { .. } => fault.from,
+            _ => fault.until,
+        };
+        fault.from <= self.until && recovered + RECOVERY_MS >= self.from
+    }
+
+    fn is_excused(&self, what: &What, excused: Option<usize>, homes: &[usize]) -> bool {
+        let is_besides = self.besides.is_some_and(|node| is_about(what, node));
+        if is_besides {
+            return true;
+        }
+        if let Some(home) = excused.filter(|home| is_about(what, *home)) {
+            // Of two homes that do not reach each other, each is the one out of reach for the other.
+            let is_cut_off = |actor: &usize| *actor == home || (is_between(what, homes) && homes.contains(actor));
+            return !self.actors.iter().any(is_cut_off) && (is_whole(what) || !self.whole);
+        }
+        match what {
+            What::Crash { node, .. } | What::Hang { node } | What::Jump { node, .. } => {
+                !homes.contains(node) && !self.actors.contains(node)
+            }
+            // Not longer than anything waits.
+            What::Slow { delay_ms, .. } => *delay_ms <= 200,
+            What::Split { .. } | What::Cut { .. } | What::Loss { .. } => false,
+        }
+    }
+}
+
+/// Whether it would not have happened without this node.
+fn is_about(what: &What, about: usize) -> bool {
+    match what {
+        What::Crash { node, .. } | What::Hang { node } | What::Jump { node, .. } => *node == about,
+        What::Split { side } => (0..side.len()).all(|other| other == about || side[other] != side[about]),
+        What::Cut { from, to, .. } | What::Loss { from, to, .. } | What::Slow { from, to, .. } => {
+            *from == about || *to == about
+        }
+    }
+}
+
+/// Whether it is trouble of the link between the homes.
+fn is_between(what: &What, homes: &[usize]) -> bool {
+    homes.len() == 2 && !is_whole(what) && homes.iter().all(|home| is_about(what, *home))
+}
+
+/// Whether the node is then out of reach for all others.
+fn is_whole(what: &What) -> bool {
+    matches!(what, What::Crash { .. } | What::Hang { .. } | What::Split { .. })
+}
