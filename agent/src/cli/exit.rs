@@ -13,7 +13,7 @@ pub enum Exit {
     Miss = 1,
     /// The command line makes no sense.
     Usage = 2,
-    /// A node or the agent does not answer, or not in time.
+    /// A node or the agent does not answer, not in time, or not now: trying again may help.
     Unavailable = 3,
     /// No room for the object.
     NoSpace = 4,
@@ -72,13 +72,15 @@ Exit codes:
   0   done
   1   miss: there is no such object
   2   wrong usage
-  3   unavailable: a node or the agent does not answer, or not within the deadline
+  3   unavailable: a node or the agent does not answer, not within the deadline, or not now (overloaded, draining,
+      another put or removal of the key came between): try again
   4   no space
   5   failed read: bytes that do not have the checksum they should have; none of them were delivered
   6   refused: not authenticated, or not allowed
   7   invalid argument: a key, length, node or file that is not possible
   70  a fault of a program, or output that cannot be written
-  130 ended by a signal";
+  130 ended by a signal
+Of several keys that failed, the first decides.";
 
 #[cfg(test)]
 mod tests {
