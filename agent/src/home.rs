@@ -6,6 +6,7 @@ use crate::clock;
 use crate::node::Node;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,10 @@ use tenon_protocol::member::{
     PageRequest,
 };
 use tenon_protocol::message::KeyResult;
+use tenon_protocol::name::Namespace;
 use tenon_store_core::coordinator::Route;
 use tenon_store_core::directory::{Action, Directory, DirectoryCounts, Event, QuestionToken, RequestToken};
+use tenon_store_core::membership::IndexNodes;
 use tenon_store_core::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -345,8 +348,18 @@ impl Node {
 
     /// A page of what this node holds of which `home` is a home.
     pub(crate) fn announce_to(&self, home: NodeId, after: Option<KeyHash>) -> Page {
+        // Neighbouring objects are mostly of one namespace.
+        let last = RefCell::new(None::<(Namespace, IndexNodes)>);
         self.holder().announce(after, |name, key_hash| {
-            let homes = self.index_nodes(name.namespace()).homes(key_hash);
+            let mut last = last.borrow_mut();
+            let index_nodes = match &*last {
+                Some((namespace, index_nodes)) if namespace == name.namespace() => index_nodes,
+                _ => {
+                    let namespace = name.namespace();
+                    &last.insert((namespace.clone(), self.index_nodes(namespace))).1
+                }
+            };
+            let homes = index_nodes.homes(key_hash);
             homes.includes(home).then_some(homes)
         })
     }

@@ -6,9 +6,10 @@ use super::{Action, Answer, Directory};
 use crate::limits::{
     DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, RETOLD_AT_ONCE_MAX, RETRY_MS,
 };
+use crate::planted::{Bug, is_planted};
 use tenon_protocol::ids::{KeyHash, NodeId};
 use tenon_protocol::limits::PAGE_KEYS_MAX;
-use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, Page, PageKey};
+use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, Page, PageKey};
 use tenon_protocol::message::KeyResult;
 
 impl Directory {
@@ -204,16 +205,19 @@ impl Directory {
         let [packed, loose] = self.entries.keys_after(after);
         let buried = Box::new(self.tombstones.keys_after(after));
         let (mut keys, mut horizon) = (Vec::new(), None::<KeyHash>);
-        for mut source in [packed, loose, buried] {
-            let seen: Vec<_> = source.by_ref().take(HAND_OVER_KEYS_SEEN_MAX).collect();
-            if let (Some((last, _)), Some(_)) = (seen.last(), source.next()) {
-                horizon = Some(horizon.map_or(*last, |horizon| horizon.min(*last)));
+        for source in [packed, loose, buried] {
+            let enough = keys.len() + PAGE_KEYS_MAX;
+            for (seen, (key, homes)) in source.enumerate() {
+                if homes.partner_of(self.node) == Some(partner) {
+                    keys.push((key, homes));
+                }
+                if keys.len() == enough || seen == HAND_OVER_KEYS_SEEN_MAX {
+                    horizon = Some(horizon.map_or(key, |horizon| horizon.min(key)));
+                    break;
+                }
             }
-            keys.extend(seen);
         }
-        keys.retain(|(key, homes)| {
-            horizon.is_none_or(|horizon| *key <= horizon) && homes.partner_of(self.node) == Some(partner)
-        });
+        keys.retain(|(key, _)| horizon.is_none_or(|horizon| *key <= horizon));
         keys.sort_unstable_by_key(|(key, _)| *key);
         keys.dedup_by_key(|(key, _)| *key);
         if keys.len() > PAGE_KEYS_MAX {
@@ -227,7 +231,14 @@ impl Directory {
         let keys = keys.into_iter().map(|(key_hash, homes)| PageKey {
             key_hash,
             homes,
-            entry: self.known(key_hash, None),
+            entry: match self.known(key_hash, None) {
+                MirrorEntry { sealed, pending, .. } if is_planted(Bug::ForgetsTombstones) => MirrorEntry {
+                    sealed,
+                    pending,
+                    ..MirrorEntry::default()
+                },
+                known => known,
+            },
         });
         Page {
             keys: keys.collect(),
