@@ -31,7 +31,10 @@ impl Departures {
     /// A member's lease has run out. `members` is how many there were before any that is not gone yet ran out.
     pub fn expired(&mut self, now: Time, node: NodeId, members: usize) {
         self.expired.entry(node).or_insert(now);
-        let lately = self.expired.values().filter(|&&since| now.since_ms(since) < self.lease_ms);
+        let lately = self
+            .expired
+            .values()
+            .filter(|&&since| now.since_ms(since) < self.lease_ms);
         let count = lately.count();
         self.is_alarmed |= count >= 2 && 3 * count > members;
     }
@@ -69,9 +72,7 @@ impl Departures {
             return Vec::new();
         }
         let lease_ms = self.lease_ms;
-        let gone = self
-            .expired
-            .extract_if(.., |_, since| now.since_ms(*since) >= lease_ms);
+        let gone = self.expired.extract_if(.., |_, since| now.since_ms(*since) >= lease_ms);
         gone.map(|(node, _)| node).collect()
     }
 }
