@@ -11,7 +11,7 @@ use tenon_protocol::ids::NodeId;
 
 use crate::cluster::{Cluster, Segment};
 use crate::control::frames::Frames;
-use crate::control::program::{Program, key};
+use crate::control::program::{OBJECT_BYTES, Program, key};
 use crate::report::{Report, Samples};
 
 /// The node that is asked, and the one on which objects are put: a coordinator that holds nothing itself.
@@ -30,10 +30,30 @@ const CALLERS: usize = 8;
 pub struct Effort {
     /// Nodes of each cluster.
     pub clusters: &'static [usize],
-    /// Calls of one key per case; calls with more keys are a quarter of that.
+    /// Calls of one key per case; calls with more keys are a quarter of that, and puts are half as many.
     pub calls: usize,
     /// How long heartbeats are counted.
     pub idle: Duration,
+}
+
+impl Effort {
+    fn calls_of(&self, kind: Kind, batch: usize) -> usize {
+        let calls = if kind == Kind::Put { self.calls / 2 } else { self.calls };
+        if batch == 1 { calls } else { calls.div_ceil(4) }
+    }
+
+    /// All objects that are put in one cluster.
+    fn objects(&self) -> u64 {
+        let of_batch = |batch| {
+            (batch * (warm_up(self.calls_of(Kind::Put, batch)) + CALLERS + 2 * self.calls_of(Kind::Put, batch))) as u64
+        };
+        PRESENT + BATCHES.into_iter().map(of_batch).sum::<u64>()
+    }
+}
+
+/// Calls before those that count.
+fn warm_up(calls: usize) -> usize {
+    calls.div_ceil(10)
 }
 
 /// What is called.
@@ -97,9 +117,9 @@ impl Subject {
         Ok(elapsed.as_secs_f64())
     }
 
-    /// One caller; the first tenth of the calls warms up and does not count.
+    /// One caller.
     async fn alone(&self, kind: Kind, batch: usize, calls: usize) -> Result<Series> {
-        for _ in 0..calls.div_ceil(10) {
+        for _ in 0..warm_up(calls) {
             self.call(kind, batch).await?;
         }
         let _ = self.program.take_commit_s();
@@ -147,8 +167,8 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
 
 async fn measure(nodes: usize, effort: &Effort, report: &mut Report) -> Result<()> {
     let segment = Segment {
-        bytes: 64 << 20,
-        slots: Some(1 << 17),
+        bytes: (effort.objects() * OBJECT_BYTES).next_multiple_of(1 << 20),
+        slots: Some(effort.objects()),
     };
     let spare = Segment {
         bytes: 1 << 20,
@@ -178,7 +198,7 @@ async fn measure(nodes: usize, effort: &Effort, report: &mut Report) -> Result<(
             };
             let mark = frames.mark().await?;
             let series = subject.alone(kind, batch, calls).await?;
-            let per_call = frames.since(mark).await? / (calls + calls.div_ceil(10)) as f64;
+            let per_call = frames.since(mark).await? / (calls + warm_up(calls)) as f64;
             let together = subject.together(kind, batch, calls).await?;
             let case = |name: &str| format!("{name}/{nodes}nodes/{batch}");
             match kind {

@@ -30,11 +30,20 @@ pub enum Kind {
     ExistsAbsent,
     /// One object, into memory.
     Get,
+    /// The member list: an answer for which the node that is asked needs no other, and no index. What moves its times is
+    /// the machine.
+    Nodes,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Exists, Self::ExistsBatch, Self::ExistsAbsent, Self::Get];
+    pub const ALL: [Self; 5] = [
+        Self::Exists,
+        Self::ExistsBatch,
+        Self::ExistsAbsent,
+        Self::Get,
+        Self::Nodes,
+    ];
 
     /// For tables.
     #[must_use]
@@ -44,13 +53,14 @@ impl Kind {
             Self::ExistsBatch => "exists_128",
             Self::ExistsAbsent => "exists_absent",
             Self::Get => "get",
+            Self::Nodes => "nodes",
         }
     }
 
     /// Between two calls of one caller.
     fn period(self) -> Duration {
         match self {
-            Self::Exists | Self::Get => Duration::from_millis(10),
+            Self::Exists | Self::Get | Self::Nodes => Duration::from_millis(10),
             Self::ExistsBatch | Self::ExistsAbsent => Duration::from_millis(40),
         }
     }
@@ -149,6 +159,12 @@ impl Caller {
                 Ok(None) => note("miss"),
                 Err(error) => note(error.code().as_str()),
             },
+            Kind::Nodes => {
+                let asking = self.program.client().nodes(default_deadline(0));
+                if let Err(error) = asking.await {
+                    note(error.code().as_str());
+                }
+            }
             kind => {
                 let count = if kind == Kind::ExistsBatch { BATCH } else { 1 };
                 let is_there = kind != Kind::ExistsAbsent;
