@@ -191,11 +191,7 @@ async fn measure(nodes: usize, effort: &Effort, report: &mut Report) -> Result<(
     let frames = Frames::of(&cluster, effort.idle).await?;
     for kind in [Kind::Exists, Kind::Locate, Kind::Put] {
         for batch in BATCHES {
-            let calls = if batch == 1 {
-                effort.calls
-            } else {
-                effort.calls.div_ceil(4)
-            };
+            let calls = effort.calls_of(kind, batch);
             let mark = frames.mark().await?;
             let series = subject.alone(kind, batch, calls).await?;
             let per_call = frames.since(mark).await? / (calls + warm_up(calls)) as f64;
