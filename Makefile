@@ -12,7 +12,7 @@ SEEDS ?= 1..5000
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 
-.PHONY: help setup setup-test run test lint test-rust simulate doc smoke bench-quick bench-transfer bench-placement evidence deny build clean-run
+.PHONY: help setup setup-test run test lint test-rust simulate doc smoke bench-quick bench-transfer bench-placement bench-control evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -53,6 +53,7 @@ smoke: build ## `make run ONCE=1` on ports of its own
 bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-transfer ARGS=--quick
 	$(MAKE) bench-placement ARGS=--quick
+	$(MAKE) bench-control ARGS=--quick
 	$(MAKE) evidence ARGS=--quick
 
 bench-transfer: build ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
@@ -60,6 +61,9 @@ bench-transfer: build ## Node-to-node put and get over TCP, beside a bare pump o
 
 bench-placement: ## Allocate/free pairs per second and latencies per strategy, beside malloc/free
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_placement -- $(ARGS)
+
+bench-control: build ## What finding objects costs: calls, a holder's death, a home's death and return, memory; ARGS="--only scale"
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_control -- $(ARGS)
 
 evidence: ## The experiments about placement, each with what it expected; ARGS="--only X1,X10"; without --quick it renews docs/evidence
 	$(CARGO) run --locked --release -p tenon-benches --bin evidence -- $(ARGS)
