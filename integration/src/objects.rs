@@ -1,6 +1,8 @@
 //! What was put into a cluster, and whether it is found again: every object by every node, byte for byte, within a bound.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,7 +107,7 @@ impl Objects {
     }
 
     /// Each with its key, holder and bytes.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, usize, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, usize, &[u8])> + Clone {
         self.0
             .iter()
             .map(|(key, (holder, bytes))| (key.as_str(), *holder, bytes.as_slice()))
@@ -128,7 +130,7 @@ impl Objects {
 
     /// Panics unless each of `readers` finds every object within [`FOUND_AGAIN`]. Other bytes are wrong at any time.
     pub fn assert_found(&self, cluster: &Cluster, readers: &[usize], misses: Misses) {
-        self.by_all(cluster, readers, |node, key, bytes| match look(node, key) {
+        self.by_all(cluster, readers, |node, key, bytes| match look(&node.http(), key) {
             Seen::Object(found) => {
                 assert_same(&found, bytes, &format!("{key:?} from node {}", node.id()));
                 Ok(())
@@ -142,7 +144,7 @@ impl Objects {
     /// Panics unless each of `readers` says within [`FOUND_AGAIN`] that none of these keys has an object. Their old bytes are wrong at any time.
     pub fn assert_missed(&self, cluster: &Cluster, readers: &[usize]) {
         self.not_said_to_be_missing(cluster, readers)
-            .by_all(cluster, readers, |node, key, _| match look(node, key) {
+            .by_all(cluster, readers, |node, key, _| match look(&node.http(), key) {
                 Seen::Object(_) => panic!("node {} has found {key:?}, which is gone", node.id()),
                 Seen::Miss => Ok(()),
                 Seen::NotNow(reason) => Err(reason),
@@ -152,7 +154,7 @@ impl Objects {
     /// As [`Self::assert_missed`], but a node that was apart when they were removed may have to learn that first.
     pub fn assert_gone_at_last(&self, cluster: &Cluster, readers: &[usize]) {
         self.not_said_to_be_missing(cluster, readers)
-            .by_all(cluster, readers, |node, key, _| match look(node, key) {
+            .by_all(cluster, readers, |node, key, _| match look(&node.http(), key) {
                 Seen::Object(_) => Err("it is found".to_owned()),
                 Seen::Miss => Ok(()),
                 Seen::NotNow(reason) => Err(reason),
@@ -203,7 +205,10 @@ impl Objects {
         for (key, holder, _) in self.iter() {
             let candidates = candidates(key);
             let all = again_until(deadline, key, || {
-                let all: Vec<Seen> = readers.iter().map(|&reader| look(&cluster[reader], key)).collect();
+                let all: Vec<Seen> = readers
+                    .iter()
+                    .map(|&reader| look(&cluster[reader].http(), key))
+                    .collect();
                 for seen in &all {
                     match seen {
                         Seen::Object(bytes) => assert!(candidates.contains(bytes), "{key:?} has bytes that nobody put"),
@@ -244,6 +249,34 @@ impl Objects {
                 }
             });
         }
+    }
+
+    /// Does something while each of `readers` reads the objects over and over. They may be told that it can't be said now where an object is, but a
+    /// miss is wrong at any time, as are other bytes.
+    pub fn while_read<R>(&self, cluster: &mut Cluster, readers: &[usize], work: impl FnOnce(&mut Cluster) -> R) -> R {
+        let is_over = AtomicBool::new(false);
+        let fronts: Vec<Http> = readers.iter().map(|&reader| cluster[reader].http()).collect();
+        thread::scope(|scope| {
+            let is_over = &is_over;
+            for http in &fronts {
+                scope.spawn(move || {
+                    for (key, _, bytes) in self.iter().cycle() {
+                        if is_over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        match look(http, key) {
+                            Seen::Object(found) => assert_same(&found, bytes, key),
+                            Seen::Miss => panic!("{key:?} is missed by {http:?}"),
+                            Seen::NotNow(_) => thread::sleep(PAUSE),
+                        }
+                    }
+                });
+            }
+            // Also if it panics: the readers must end.
+            let done = std::panic::catch_unwind(AssertUnwindSafe(|| work(cluster)));
+            is_over.store(true, Ordering::Relaxed);
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     fn by_all(
@@ -291,8 +324,8 @@ pub fn bytes_of(key: &str) -> Vec<u8> {
 }
 
 /// Asks a node for an object.
-pub fn look(node: &Node, key: &str) -> Seen {
-    let answer = in_time(|| node.http().get(&path(key)));
+pub fn look(http: &Http, key: &str) -> Seen {
+    let answer = in_time(|| http.get(&path(key)));
     match answer.status {
         200 => Seen::Object(answer.bytes().to_vec()),
         404 => Seen::Miss,

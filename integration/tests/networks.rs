@@ -156,7 +156,7 @@ impl Doings {
 
 /// How many objects a node gets, none of which it may miss.
 fn hits(cluster: &Cluster, reader: usize, objects: &Objects) -> usize {
-    let hit = |key: &&str| match look(&cluster[reader], key) {
+    let hit = |key: &&str| match look(&cluster[reader].http(), key) {
         Seen::Object(bytes) => {
             assert!(bytes == bytes_of(key), "{key:?} from node {reader} has other bytes");
             true
