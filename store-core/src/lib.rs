@@ -13,6 +13,8 @@
 //! * [`names`] – choices that configuration makes by name.
 //! * [`time`] – points in time.
 //! * [`limits`] – every bound of the above.
+//!
+//! The feature `planted-bugs` lets tests plant known bugs, to show that they would be found.
 #![forbid(unsafe_code)]
 
 pub mod allocator;
@@ -24,4 +26,8 @@ pub mod names;
 pub mod objects;
 mod outcomes;
 pub mod placement;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod time;

@@ -8,6 +8,7 @@ use super::{Action, Directory, is_gone};
 use crate::limits::{
     CONTESTED_CHECK_MS, CONTESTED_MAX, DIRECTORY_KEYS_MAX, DIRECTORY_QUESTION_MS, PAID_AT_ONCE_MAX, PENDING_CHECK_MS,
 };
+use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
@@ -47,7 +48,7 @@ impl Directory {
     }
 
     /// What was removed elsewhere is removed here.
-    fn bury(&mut self, key: KeyHash, homes: Homes, told: &mut MirrorEntry) {
+    pub(super) fn bury(&mut self, key: KeyHash, homes: Homes, told: &mut MirrorEntry) {
         let owed = std::mem::take(&mut told.owed);
         if told.epoch > self.tombstones.epoch(key) || !owed.is_empty() {
             self.tombstones.raise(self.now, key, homes, told.epoch, owed);
@@ -110,7 +111,12 @@ impl Directory {
                 let known = entry.sealed.as_mut().expect("it was just seen");
                 known.gain(&object.replicas);
             }),
-            Some(present) if present.epoch > version.epoch => self.release(key, object),
+            Some(present) if present.epoch > version.epoch && !is_planted(Bug::LowerEpochWins) => {
+                self.release(key, object);
+            }
+            Some(present) if present.epoch < version.epoch && is_planted(Bug::LowerEpochWins) => {
+                self.release(key, object);
+            }
             Some(present) if present.epoch == version.epoch => {
                 let mut inquiry = Inquiry::of(&self.entries.sealed(key).expect("it was just seen"));
                 let verdict = self.inquire(key, &mut inquiry);
@@ -267,7 +273,11 @@ impl Directory {
         match self.entries.sealed(key) {
             Some(object) if object.version == version => {
                 let mut inquiry = Inquiry::of(&object);
-                let verdict = self.inquire(key, &mut inquiry);
+                let verdict = if is_planted(Bug::DoubtDoesNotAsk) {
+                    Some(Verdict::NotHeld)
+                } else {
+                    self.inquire(key, &mut inquiry)
+                };
                 self.decide_doubt(key, asker, inquiry, verdict);
             }
             _ => self.reply(asker.token, Ok(HomeAnswer::Done { changed: false })),

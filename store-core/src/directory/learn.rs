@@ -189,7 +189,7 @@ impl Directory {
             Mirrored::Alone { .. } | Mirrored::Refused(_) => {
                 self.members.leave_untold(partner, key, homes, decision.withdrawn());
             }
-            Mirrored::Objected(_) => {}
+            Mirrored::Objected(_) | Mirrored::Behind(_) => {}
         }
     }
 

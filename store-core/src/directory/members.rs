@@ -14,6 +14,7 @@
 //! missed that it was left out: it is out of step until it has heard from each member again.
 
 use crate::limits::{RETRY_MS, UNTOLD_KEYS_MAX};
+use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use tenon_protocol::ids::{Incarnation, KeyHash, NodeId, Version};
@@ -250,7 +251,7 @@ impl Members {
             return;
         };
         member.retelling = member.retelling.saturating_sub(1);
-        if !is_told {
+        if !is_told && !is_planted(Bug::ForgetsToRetell) {
             member.ask_at = now.after_ms(RETRY_MS);
         } else if member.untold.get(&key).is_some_and(|untold| untold.stamp == stamp) {
             member.untold.remove(&key);

@@ -4,6 +4,7 @@ use super::entry::{Object, Pending};
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
 use super::{Action, Directory};
 use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
+use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
@@ -16,6 +17,9 @@ impl Directory {
         let Some(to) = asker.homes.second.filter(|_| is_first) else {
             return self.mirrored(key, asker, decision, Mirrored::Alone { degraded: !is_first });
         };
+        if is_planted(Bug::SecondIsNotTold) {
+            return self.mirrored(key, asker, decision, Mirrored::Told);
+        }
         let entry = self.known(key, decision.withdrawn());
         let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let question = self.new_question(deadline, Purpose::Step { key });
@@ -54,6 +58,15 @@ impl Directory {
             && !is_superseded(&object, &told)
         {
             let answer = HomeAnswer::Hit((&object).into());
+            return self.reply(asker.token, Ok(answer));
+        }
+        let buried_below = self.tombstones.epoch(key);
+        let mut objects = told.pending.iter().chain(&told.sealed);
+        if objects.any(|object| object.version.epoch.0 < buried_below) {
+            let answer = HomeAnswer::Known {
+                entry: self.known(key, None),
+                is_grown: self.is_grown(asker.homes),
+            };
             return self.reply(asker.token, Ok(answer));
         }
         let own = self.entries.pending(key).filter(|pending| pending.is_own);

@@ -45,6 +45,7 @@ use crate::limits::{
     COLLECT_MS, DIRECTORY_PAUSE_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, RETRY_MS, SWEPT_AT_ONCE_MAX,
 };
 use crate::outcomes::Outcomes;
+use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -152,7 +153,7 @@ impl Directory {
     /// If the token of a new request is that of one which is not answered yet.
     pub fn handle(&mut self, now: Time, event: Event) -> Vec<Action> {
         // Ticks come so often that only a node that stood still sees such a gap.
-        if now.since_ms(self.now) >= DIRECTORY_PAUSE_MS {
+        if now.since_ms(self.now) >= DIRECTORY_PAUSE_MS && !is_planted(Bug::PauseUnnoticed) {
             self.members.doubt_all();
         }
         self.now = self.now.max(now);
@@ -209,7 +210,7 @@ impl Directory {
             event.kind,
             HomeEventKind::Mirror(_) | HomeEventKind::Share(_) | HomeEventKind::Doubt { .. }
         );
-        if event.homes.first != self.node && !is_for_this_home {
+        if event.homes.first != self.node && !is_for_this_home && !is_planted(Bug::SecondDecides) {
             return self.forward(token, deadline, event);
         }
         if let HomeEventKind::Propose { replicas, .. } = &event.kind {
@@ -239,12 +240,13 @@ impl Directory {
     fn locate(&mut self, key: KeyHash, homes: Homes) -> HomeAnswer {
         self.lose_the_dead(key);
         self.advance(key);
-        if !self.members.is_in_step_with(homes.partner_of(self.node)) {
+        let is_sure = is_planted(Bug::MissesUnsettled);
+        if !self.members.is_in_step_with(homes.partner_of(self.node)) && !is_sure {
             return HomeAnswer::Unknown;
         }
         match self.entries.sealed(key) {
             Some(object) => HomeAnswer::Hit((&object).into()),
-            None if self.members.is_complete() => HomeAnswer::Miss,
+            None if self.members.is_complete() || is_sure => HomeAnswer::Miss,
             None => HomeAnswer::Unknown,
         }
     }
@@ -284,7 +286,9 @@ impl Directory {
                 Answer::Holder(_) | Answer::Page(_) => self.reply(Some(token), Err(wrong_answer())),
                 // That the caller's time is over does not say that the first home can't be reached.
                 Answer::Unreachable => match self.requests.deadline(token) {
-                    Some(deadline) if deadline > self.now => self.submit(event.key_hash, Job::new(token, event)),
+                    Some(deadline) if deadline > self.now || is_planted(Bug::SecondDecidesLate) => {
+                        self.submit(event.key_hash, Job::new(token, event))
+                    }
                     Some(_) => self.give_up(token),
                     // Nobody waits for it any more.
                     None => {}
@@ -496,7 +500,7 @@ fn is_gone(lives: &BTreeMap<NodeId, Incarnation>, replica: &Replica) -> bool {
 }
 
 fn is_over(lives: &BTreeMap<NodeId, Incarnation>, (node, life): packed::Life) -> bool {
-    lives.get(&node).is_some_and(|&known| known > life)
+    lives.get(&node).is_some_and(|&known| known > life) && !is_planted(Bug::KeepsEarlierLives)
 }
 
 fn wrong_answer() -> ServiceError {

@@ -151,6 +151,13 @@ impl Directory {
 
     /// The partner has been told of an accepted object: now the holder may seal it.
     pub(super) fn accepted(&mut self, key: KeyHash, asker: Asker, mut proposal: Proposal, mirrored: Mirrored) {
+        if let Mirrored::Behind(_) = mirrored {
+            if proposal.was_objected {
+                return self.disagree(asker);
+            }
+            proposal.was_objected = true;
+            return self.propose(key, asker, proposal);
+        }
         let accepted = self.entries.change(key, |entry| {
             let pending = entry
                 .pending
@@ -175,9 +182,9 @@ impl Directory {
             }
             Mirrored::Objected(_) if proposal.was_objected => {
                 self.set_pending(key, None);
-                let message = "the homes of the key do not agree on its object";
-                self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+                self.disagree(asker);
             }
+            Mirrored::Behind(_) => unreachable!("it was handled before"),
             Mirrored::Objected(object) => {
                 proposal.was_objected = true;
                 proposal.epoch_min = object.version.epoch.0 + 1;
@@ -188,6 +195,11 @@ impl Directory {
                 self.propose(key, asker, proposal);
             }
         }
+    }
+
+    fn disagree(&mut self, asker: Asker) {
+        let message = "the homes of the key do not agree on its object";
+        self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
     }
 
     /// A holder has given a put up: what it proposed and is not begun yet is not begun.

@@ -45,7 +45,9 @@ impl Directory {
                 self.lose_the_dead(key);
                 self.remove(key, asker, removal);
             }
-            Mirrored::Told | Mirrored::Alone { .. } | Mirrored::Refused(_) => self.drop_owed(key, asker, removal),
+            Mirrored::Told | Mirrored::Alone { .. } | Mirrored::Behind(_) | Mirrored::Refused(_) => {
+                self.drop_owed(key, asker, removal)
+            }
         }
     }
 

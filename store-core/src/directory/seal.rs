@@ -45,6 +45,10 @@ impl Directory {
             let message = "the second home had accepted another object while it did not reach the first";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
+        if let Mirrored::Behind(_) = mirrored {
+            let message = "the second home had removed the key's object while it did not reach the first";
+            return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        }
         let degraded = matches!(mirrored, Mirrored::Alone { degraded: true });
         let stored = Committed {
             outcome: PutOutcome::Stored,

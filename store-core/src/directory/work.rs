@@ -202,6 +202,8 @@ pub(super) enum Mirrored {
     Alone { degraded: bool },
     /// It knows of a sealed object that is not superseded.
     Objected(HomeEntry),
+    /// It has removed the key's object at an epoch that this home did not know, and what it was told is below that.
+    Behind(MirrorEntry),
     /// It was reached and did not take it.
     Refused(ServiceError),
 }
@@ -325,8 +327,11 @@ impl Directory {
     }
 
     /// Goes on once the partner has been told.
-    pub(super) fn mirrored(&mut self, key: KeyHash, asker: Asker, decision: Decision, mirrored: Mirrored) {
+    pub(super) fn mirrored(&mut self, key: KeyHash, asker: Asker, decision: Decision, mut mirrored: Mirrored) {
         self.note_untold(key, asker.homes, &decision, &mirrored);
+        if let Mirrored::Behind(known) = &mut mirrored {
+            self.bury(key, asker.homes, known);
+        }
         match decision {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
@@ -366,6 +371,7 @@ impl Answer {
         match self {
             Self::Partner(Ok(HomeAnswer::Done { .. })) => Mirrored::Told,
             Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry),
+            Self::Partner(Ok(HomeAnswer::Known { entry, .. })) => Mirrored::Behind(entry),
             Self::Partner(Err(error)) => Mirrored::Refused(error),
             Self::Partner(Ok(_)) | Self::Holder(_) | Self::Page(_) => Mirrored::Refused(wrong_answer()),
             Self::Unreachable => Mirrored::Alone { degraded: true },

@@ -255,3 +255,20 @@ fn the_second_home_does_not_decide_only_because_the_callers_time_is_over() {
     assert_eq!(error.code, ErrorCode::DeadlineExceeded);
     assert_eq!(cluster.directories[SECOND].counts().pending, 0);
 }
+
+#[test]
+fn what_the_first_home_accepts_comes_after_what_the_second_has_removed_alone() {
+    let mut cluster = Cluster::new(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.home_answers[FIRST] = false;
+    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    cluster.store(SECOND, key(1), 2, 0);
+    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    // The first is back, and was not told yet.
+    cluster.home_answers[FIRST] = true;
+    let stored = cluster.store(FIRST, key(1), 3, 1);
+    assert_eq!(stored, version(3, 3));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+}

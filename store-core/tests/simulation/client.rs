@@ -7,11 +7,18 @@ use crate::promises;
 use crate::world::Sim;
 use rand::RngExt;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{PutId, SessionId};
+use tenon_protocol::ids::{PutId, SessionId, Version};
 use tenon_protocol::message::{Committed, Located};
 
 /// A reader that finds an object gone asks again so often.
 const RELOCATIONS_MAX: u32 = 4;
+
+/// Operations of a hasty client, and its longest pause between two.
+const HASTY_OPERATIONS: u32 = 15;
+const HASTY_PAUSE_MS_MAX: u64 = 30;
+
+/// One reader in so many takes an object for gone that is there.
+const MISTAKEN_ONE_IN: u32 = 20;
 
 /// Tries of one put.
 const PUT_TRIES_MAX: u32 = 3;
@@ -58,27 +65,40 @@ pub(crate) struct Until(pub(crate) u64);
 impl Sim {
     /// What one client does until the quiet time begins.
     pub(crate) async fn be_client(self) {
-        loop {
-            let pause_ms = self.with(|world| world.rng.random_range(1..=world.plan.pause_ms_max));
-            self.client_sleep(pause_ms).await;
+        while self.with(|world| world.now < world.plan.quiet_from) {
+            let pause_ms_max = self.with(|world| world.plan.pause_ms_max);
+            self.operate(pause_ms_max).await;
+        }
+    }
+
+    /// What a client does that has only waited for a fault to end.
+    pub(crate) async fn be_hasty_client(self) {
+        for _ in 0..HASTY_OPERATIONS {
             if self.with(|world| world.now >= world.plan.quiet_from) {
                 return;
             }
-            let (host, key, until, what) = self.with(|world| {
-                let host = world.rng.random_range(0..world.nodes.len());
-                let key = world.rng.random_range(0..world.keys.len());
-                let may_take = [500, 2_000, 5_000, 10_000][world.rng.random_range(0..4)];
-                (host, key, Until(world.now + may_take), world.rng.random_range(0..100))
-            });
-            if self.with(|world| world.nodes[host].process.is_none()) {
-                continue;
-            }
-            match what {
-                0..45 => self.put(host, key, until).await,
-                45..75 => drop(self.get(host, key, until).await),
-                75..85 => self.exists(host, key, until).await,
-                _ => self.remove(host, key, until).await,
-            }
+            self.operate(HASTY_PAUSE_MS_MAX).await;
+        }
+    }
+
+    /// One operation on any key at any node that runs, after a pause.
+    async fn operate(&self, pause_ms_max: u64) {
+        let pause_ms = self.with(|world| world.rng.random_range(1..=pause_ms_max));
+        self.client_sleep(pause_ms).await;
+        let (host, key, until, what) = self.with(|world| {
+            let host = world.rng.random_range(0..world.nodes.len());
+            let key = world.rng.random_range(0..world.keys.len());
+            let may_take = [500, 2_000, 5_000, 10_000][world.rng.random_range(0..4)];
+            (host, key, Until(world.now + may_take), world.rng.random_range(0..100))
+        });
+        if self.with(|world| world.nodes[host].process.is_none()) {
+            return;
+        }
+        match what {
+            0..45 => self.put(host, key, until).await,
+            45..75 => drop(self.get(host, key, until).await),
+            75..85 => self.exists(host, key, until).await,
+            _ => self.remove(host, key, until).await,
         }
     }
 
@@ -232,6 +252,11 @@ impl Sim {
                     is_here && seen.key_hash == hash
                 };
                 if let Some(seen) = seen.filter(is_right) {
+                    if self.with(|world| {
+                        world.now < world.plan.quiet_from && world.rng.random_range(0..MISTAKEN_ONE_IN) == 0
+                    }) {
+                        return self.doubt_by_mistake(host, key, located.version, until).await;
+                    }
                     return Read::Hit {
                         holder,
                         generation: seen.generation,
@@ -248,6 +273,15 @@ impl Sim {
             gone = Some(located);
         }
         Read::Failed
+    }
+
+    /// A reader takes what is there for gone, as one does that was slow and found another use of the region. It has the
+    /// homes look, which must find the object.
+    async fn doubt_by_mistake(&self, host: usize, key: usize, missed: Version, until: Until) -> Read {
+        match self.locate_at(host, Call::Relocate { key, missed }, until).await {
+            Ok(None) => Read::Miss,
+            Ok(Some(_)) | Err(_) => Read::Failed,
+        }
     }
 
     async fn remove(&self, first_host: usize, key: usize, until: Until) {

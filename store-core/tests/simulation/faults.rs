@@ -93,6 +93,8 @@ impl Sim {
             What::Hang { node } => self.resume(node),
             _ => {}
         }
+        // What goes wrong often goes wrong right after.
+        self.spawn(None, self.clone().be_hasty_client());
     }
 
     /// A process begins its life, with nothing.

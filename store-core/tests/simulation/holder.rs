@@ -3,6 +3,7 @@
 use crate::executor::Slot;
 use crate::message::{ReserveAsk, Seen};
 use crate::model::Object;
+use crate::promises;
 use crate::world::Sim;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -196,6 +197,7 @@ impl Sim {
                 .expect("it was just sealed")
                 .replicas[0];
             let object = Object::new(key, version, me, life, replica.generation, world.now);
+            promises::sealed(world, &object);
             world.model.sealed(object)
         });
         self.tell(|| format!("{me} sealed {version} for key {key}"));
@@ -207,9 +209,9 @@ impl Sim {
             let reported = process.holder.reported(now, unreported, answer);
             process.settle();
             process.wake_commits();
-            if matches!(reported, Reported::Done(_)) {
+            if let Reported::Done(committed) = &reported {
                 let at = world.now;
-                world.model.reported(object, at);
+                world.model.reported(object, at, committed.degraded);
             }
             reported
         });
@@ -257,11 +259,13 @@ impl Sim {
     }
 
     async fn publish_to(&self, me: usize, home: usize, key: usize) {
-        let life = self.known_life(me, home);
+        let mut life = self.known_life(me, home);
         let mut pause_ms = PUBLISH_PAUSE_MS_MIN;
         loop {
             let hash = self.with(|world| world.keys[key].hash);
             let held = self.with(|world| world.process(me).holder.held(hash));
+            // A home that was not heard of before is not told by its first life that it has begun another one.
+            life = life.or(self.known_life(me, home));
             let Some(entry) = held.filter(|_| self.known_life(me, home) == life) else {
                 return;
             };

@@ -33,6 +33,8 @@ mod network;
 mod node;
 mod peers;
 mod plan;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod promises;
 mod run;
 mod seeds;

@@ -17,6 +17,8 @@ pub(crate) struct Object {
     pub(crate) sealed_at: u64,
     /// Since when its put is done.
     pub(crate) reported_at: Option<u64>,
+    /// One home had decided alone.
+    pub(crate) degraded: bool,
 }
 
 impl Object {
@@ -36,6 +38,7 @@ impl Object {
             generation,
             sealed_at,
             reported_at: None,
+            degraded: true,
         }
     }
 }
@@ -185,8 +188,9 @@ impl Model {
     }
 
     /// The put of an object is done.
-    pub(crate) fn reported(&mut self, object: usize, now: u64) {
+    pub(crate) fn reported(&mut self, object: usize, now: u64, degraded: bool) {
         self.objects[object].reported_at = Some(now);
+        self.objects[object].degraded = degraded;
     }
 
     pub(crate) fn removal_begins(&mut self, key: usize, coordinator: usize, now: u64) -> usize {

@@ -12,6 +12,10 @@ const FAULTS_MS_MAX: u64 = 60_000;
 /// home (20 s) and the life of reservations (6 s).
 pub(crate) const QUIET_MS: u64 = 45_000;
 
+/// With a delay of so much in each direction, the usual one of late packets added, questions are answered within the
+/// 2 s that homes wait.
+pub(crate) const BEARABLE_DELAY_MS: u64 = 700;
+
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -149,7 +153,11 @@ fn draw_what(rng: &mut ChaCha8Rng, kind: Kind, nodes: usize) -> What {
         Kind::Slow => What::Slow {
             from,
             to,
-            delay_ms: rng.random_range(50..=3_000),
+            delay_ms: if rng.random() {
+                rng.random_range(50..=BEARABLE_DELAY_MS)
+            } else {
+                rng.random_range(50..=3_000)
+            },
         },
         Kind::Jump => What::Jump {
             node,

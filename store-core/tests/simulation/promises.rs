@@ -1,10 +1,14 @@
 //! What is promised of each answer. An exception stands as a condition with its reason.
 
 use crate::model::{Object, Put, Read, Removal, RemovalEnd};
+use crate::plan::{BEARABLE_DELAY_MS, What};
 use crate::soundness::Sound;
 use crate::world::World;
 use tenon_protocol::ids::{Generation, PutId};
 use tenon_protocol::message::Committed;
+
+/// A request that a home finds late, after a fault has ended, is done with within this: it may wait for a holder.
+const LATE_REQUEST_MS: u64 = 5_000;
 
 /// A put was answered.
 pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committed) {
@@ -39,7 +43,8 @@ fn homes_remember(world: &World, put: &Put) -> bool {
         until: world.now,
         actors: &world.keys[put.key].home_nodes,
         besides: None,
-        whole: true,
+        homes_meet: true,
+        homes_remember: true,
     };
     sound.holds(world)
 }
@@ -122,7 +127,8 @@ pub(crate) fn is_removed(world: &World, object: &Object, removal: &Removal, ende
         until: ended,
         actors: &[object.holder, removal.coordinator],
         besides: None,
-        whole: true,
+        homes_meet: true,
+        homes_remember: true,
     };
     sound.holds(world)
 }
@@ -145,9 +151,48 @@ pub(crate) fn stays_removed(
         until: world.now,
         actors: &[removal.coordinator, coordinator],
         besides: Some(object.holder),
-        whole: true,
+        homes_meet: true,
+        homes_remember: true,
     };
     silent == object.holder && !is_home && sound.holds(world)
+}
+
+/// A holder seals an object: its epoch is higher than that of each object of the key that was removed before.
+///
+/// Not if homes lost each other, or both lost their memory.
+pub(crate) fn sealed(world: &mut World, object: &Object) {
+    let began = world.model.put_began(object);
+    let removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
+    let done = removals.filter_map(|removal| match removal.end {
+        Some((ended, RemovalEnd::Done { .. })) if ended < began => Some((removal, ended)),
+        _ => None,
+    });
+    let mut broken = None;
+    for (removal, ended) in done {
+        let earlier = world.model.objects.iter().filter(|earlier| {
+            let was_done = earlier.reported_at.is_some_and(|at| at <= removal.began);
+            was_done && earlier.key == object.key && earlier.version.epoch >= object.version.epoch
+        });
+        for earlier in earlier.filter(|earlier| is_removed(world, earlier, removal, ended)) {
+            let sound = Sound {
+                key: object.key,
+                from: world.model.put_began(earlier),
+                until: world.now,
+                actors: &[object.holder],
+                besides: None,
+                homes_meet: true,
+                homes_remember: true,
+            };
+            if sound.holds(world) {
+                broken = Some(format!(
+                    "{object:?} does not come after {earlier:?}, which {removal:?} removed"
+                ));
+            }
+        }
+    }
+    if let Some(what) = broken {
+        world.model.violated(what);
+    }
 }
 
 /// A miss says that there is no object of a put that is done, unless it may have been removed.
@@ -166,7 +211,8 @@ fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Resu
             until: world.now,
             actors: &[coordinator, object.holder],
             besides: None,
-            whole: false,
+            homes_meet: false,
+            homes_remember: object.degraded,
         };
         if sound.holds(world) {
             return Err(format!(
@@ -191,5 +237,25 @@ pub(crate) fn is_held(world: &World, object: &Object) -> bool {
 pub(crate) fn may_be_removed(world: &World, object: &Object) -> bool {
     let put_began = world.model.put_began(object);
     let mut removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
-    removals.any(|removal| removal.may_cover(put_began))
+    removals.any(|removal| removal.may_cover(put_began) || is_done_again(world, removal, put_began))
+}
+
+/// A removal may be done a second time after it was acknowledged: a home that hung when it was asked, or whose link was
+/// slow, finds the request when the other home has done it long ago, and nothing in it says that it is old.
+fn is_done_again(world: &World, removal: &Removal, put_began: u64) -> bool {
+    let Some((ended, _)) = removal.end else { return false };
+    let homes = &world.keys[removal.key].home_nodes;
+    world.plan.faults.iter().any(|fault| {
+        let keeps_requests = match fault.what {
+            What::Hang { node } => homes.contains(&node),
+            What::Slow { from, to, delay_ms } => {
+                delay_ms > BEARABLE_DELAY_MS && (homes.contains(&from) || homes.contains(&to))
+            }
+            _ => false,
+        };
+        keeps_requests
+            && fault.from <= ended
+            && fault.until >= removal.began
+            && put_began <= fault.until + LATE_REQUEST_MS
+    })
 }

@@ -160,16 +160,12 @@ pub(crate) fn check_reads(world: &World, key: usize, reads: &[Read]) -> Verdict 
             ));
         }
     }
-    if held.is_none() {
-        let objects = world.model.objects.iter().filter(|object| object.key == key);
-        for object in objects.filter(|object| object.reported_at.is_some()) {
-            check_lost(world, object)?;
-        }
-    }
-    Ok(())
+    let objects = world.model.objects.iter().filter(|object| object.key == key);
+    let mut lost = objects.filter(|object| object.reported_at.is_some() && !is_held(world, object));
+    lost.try_for_each(|object| check_lost(world, object))
 }
 
-/// An object whose put is done is not there any more, and no other of its key: there is a reason for that.
+/// An object whose put is done is not there any more: there is a reason for that.
 fn check_lost(world: &World, object: &Object) -> Verdict {
     if has_died(world, object) || may_be_removed(world, object) || was_beaten(world, object) {
         return Ok(());
@@ -183,7 +179,7 @@ fn has_died(world: &World, object: &Object) -> bool {
 }
 
 /// It lost against another object of the key, which homes accepted while nodes did not reach each other; and the winner
-/// is gone rightly.
+/// is there, or gone rightly.
 fn was_beaten(world: &World, object: &Object) -> bool {
     let rivals = world.model.objects.iter().filter(|rival| {
         rival.key == object.key && (rival.holder, rival.generation) != (object.holder, object.generation)
@@ -195,9 +191,10 @@ fn was_beaten(world: &World, object: &Object) -> bool {
             until: object.sealed_at.max(rival.sealed_at),
             actors: &[object.holder, rival.holder],
             besides: None,
-            whole: true,
+            homes_meet: true,
+            homes_remember: true,
         };
         !sound.holds(world)
     });
-    winners.any(|winner| has_died(world, winner) || may_be_removed(world, winner))
+    winners.any(|winner| is_held(world, winner) || has_died(world, winner) || may_be_removed(world, winner))
 }

@@ -1,6 +1,6 @@
 //! Under which conditions a promise holds: when nodes reach each other.
 
-use crate::plan::{Fault, What};
+use crate::plan::{BEARABLE_DELAY_MS, Fault, What};
 use crate::world::World;
 
 /// After a fault has ended nodes find each other again within this: the longest back-off of a probe, and a hand-over.
@@ -17,9 +17,11 @@ pub(crate) struct Sound<'a> {
     pub(crate) actors: &'a [usize],
     /// This node may have been in any trouble.
     pub(crate) besides: Option<usize>,
-    /// The home that is out of reach must be so for everybody. Otherwise other nodes may reach both homes while these
-    /// do not reach each other, and what one of them decides alone is then not known to the other.
-    pub(crate) whole: bool,
+    /// The homes must not lose each other alone. Otherwise other nodes may reach both of them, and what one of them
+    /// decides alone is then not known to the other.
+    pub(crate) homes_meet: bool,
+    /// A home must not die. Otherwise one that has begun another life learns again what others know.
+    pub(crate) homes_remember: bool,
 }
 
 impl Sound<'_> {
@@ -35,7 +37,7 @@ impl Sound<'_> {
         let troubles: Vec<&Fault> = world.plan.faults.iter().filter(|fault| self.matters(fault)).collect();
         let excused = homes.iter().map(|home| Some(*home)).chain([None]);
         excused.into_iter().any(|excused| {
-            let is_excused = |fault: &&Fault| self.is_excused(&fault.what, excused, homes);
+            let is_excused = |fault: &&Fault| self.is_excused(fault, excused, homes);
             troubles.iter().all(is_excused)
         })
     }
@@ -48,7 +50,14 @@ impl Sound<'_> {
         fault.from <= self.until && recovered + RECOVERY_MS >= self.from
     }
 
-    fn is_excused(&self, what: &What, excused: Option<usize>, homes: &[usize]) -> bool {
+    /// The fault has ended a short time before the end: others may reach the home again before the homes do each other.
+    fn is_back(&self, fault: &Fault) -> bool {
+        let dies = matches!(fault.what, What::Crash { .. });
+        !dies && fault.until < self.until && self.until <= fault.until + 2 * RECOVERY_MS
+    }
+
+    fn is_excused(&self, fault: &Fault, excused: Option<usize>, homes: &[usize]) -> bool {
+        let what = &fault.what;
         let is_besides = self.besides.is_some_and(|node| is_about(what, node));
         if is_besides {
             return true;
@@ -56,14 +65,17 @@ impl Sound<'_> {
         if let Some(home) = excused.filter(|home| is_about(what, *home)) {
             // Of two homes that do not reach each other, each is the one out of reach for the other.
             let is_cut_off = |actor: &usize| *actor == home || (is_between(what, homes) && homes.contains(actor));
-            return !self.actors.iter().any(is_cut_off) && (is_whole(what) || !self.whole);
+            let may_part = is_between(what, homes) || self.is_back(fault);
+            let is_wrong = self.actors.iter().any(is_cut_off) || (self.homes_meet && may_part);
+            return !is_wrong;
         }
         match what {
+            What::Crash { .. } if !self.homes_remember => true,
             What::Crash { node, .. } | What::Hang { node } | What::Jump { node, .. } => {
                 !homes.contains(node) && !self.actors.contains(node)
             }
-            // Not longer than anything waits.
-            What::Slow { delay_ms, .. } => *delay_ms <= 200,
+            // Questions are answered in time.
+            What::Slow { delay_ms, .. } => *delay_ms <= BEARABLE_DELAY_MS,
             What::Split { .. } | What::Cut { .. } | What::Loss { .. } => false,
         }
     }
