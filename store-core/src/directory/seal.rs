@@ -61,7 +61,15 @@ impl Directory {
 
     /// A holder has given up a put's proposal, or dropped its object.
     pub(super) fn withdrawn(&mut self, key: KeyHash, asker: Asker, put_id: PutId, holder: NodeId) {
-        self.outcomes.forget(put_id, key);
+        let is_elsewhere = self
+            .entries
+            .sealed(key)
+            .is_some_and(|object| object.version.put_id == put_id && !object.is_on(holder));
+        let known = self.outcomes.get(self.now, put_id, key);
+        // What another try of the put has come to stands.
+        if !is_elsewhere && known.is_some_and(|known| known.outcome == PutOutcome::Stored) {
+            self.outcomes.forget(put_id, key);
+        }
         let is_pending = self
             .entries
             .pending(key)

@@ -272,3 +272,13 @@ fn what_the_first_home_accepts_comes_after_what_the_second_has_removed_alone() {
         assert_eq!(cluster.located(home, key(1)), Some(stored));
     }
 }
+
+#[test]
+fn a_late_withdrawal_of_one_try_does_not_change_what_another_has_come_to() {
+    let mut cluster = Cluster::new(3);
+    let first = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(first, false));
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(2, 2)), done(false));
+    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(first, false));
+}
