@@ -225,6 +225,9 @@ impl Sim {
             Reported::Failed { error, withdraws } => {
                 if withdraws {
                     self.withdraw(me, put_id, key);
+                } else {
+                    // A home has asked for the object, and may have given the question up: it stays, so it is told.
+                    self.publish(me, key);
                 }
                 Err(error)
             }

@@ -2,6 +2,7 @@
 
 use crate::executor::Slot;
 use crate::node::Process;
+use crate::promises;
 use crate::world::{Sim, World};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId};
@@ -191,7 +192,7 @@ fn handle(world: &mut World, me: usize, event: Event) -> Vec<Action> {
     let now = world.clock(me);
     let process = world.process(me);
     let asked = match &event {
-        Event::Request { event, .. } => Some(event.key_hash),
+        Event::Request { event, .. } => Some((event.key_hash, event.kind == HomeEventKind::Locate)),
         _ => None,
     };
     let actions = process.directory.handle(now, event);
@@ -204,6 +205,23 @@ fn handle(world: &mut World, me: usize, event: Event) -> Vec<Action> {
         {
             world.model.accepted(*version);
         }
+    }
+    if let (
+        Some((key_hash, true)),
+        [
+            Action::Reply {
+                answer: Ok(HomeAnswer::Miss),
+                ..
+            },
+        ],
+    ) = (asked, actions.as_slice())
+    {
+        let key = world
+            .keys
+            .iter()
+            .position(|key| key.hash == key_hash)
+            .expect("a key of the run");
+        promises::home_missed(world, me, key);
     }
     let at = world.now;
     if asked.is_some() {

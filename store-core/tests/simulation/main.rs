@@ -88,6 +88,11 @@ fn a_seed_gives_the_same_run_again() {
 #[test]
 #[ignore = "runs the seeds that the environment names"]
 fn the_promises_hold_in_the_named_seeds() {
+    named().check();
+}
+
+/// The seeds that the environment names.
+fn named() -> Seeds {
     let named = std::env::var(SEEDS_VARIABLE).expect("make simulate names seeds");
-    named.parse::<Seeds>().expect("seeds: 7 or 1..5000").check();
+    named.parse().expect("seeds: 7 or 1..5000")
 }

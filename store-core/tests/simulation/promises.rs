@@ -43,6 +43,7 @@ fn homes_remember(world: &World, put: &Put) -> bool {
         until: world.now,
         actors: &world.keys[put.key].home_nodes,
         besides: None,
+        hung: None,
         homes_meet: true,
         homes_remember: true,
     };
@@ -127,6 +128,7 @@ pub(crate) fn is_removed(world: &World, object: &Object, removal: &Removal, ende
         until: ended,
         actors: &[object.holder, removal.coordinator],
         besides: None,
+        hung: None,
         homes_meet: true,
         homes_remember: true,
     };
@@ -151,6 +153,7 @@ pub(crate) fn stays_removed(
         until: world.now,
         actors: &[removal.coordinator, coordinator],
         besides: Some(object.holder),
+        hung: None,
         homes_meet: true,
         homes_remember: true,
     };
@@ -180,6 +183,7 @@ pub(crate) fn sealed(world: &mut World, object: &Object) {
                 until: world.now,
                 actors: &[object.holder],
                 besides: None,
+                hung: None,
                 homes_meet: true,
                 homes_remember: true,
             };
@@ -211,6 +215,7 @@ fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Resu
             until: world.now,
             actors: &[coordinator, object.holder],
             besides: None,
+            hung: None,
             homes_meet: false,
             homes_remember: object.degraded,
         };
@@ -221,6 +226,45 @@ fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Resu
         }
     }
     Ok(())
+}
+
+/// One home says that a key has no object. It says so only if it knows all there is to know.
+pub(crate) fn home_missed(world: &mut World, home: usize, key: usize) {
+    let objects = world.model.objects.iter().filter(|object| object.key == key);
+    let done = objects.filter(|object| object.reported_at.is_some_and(|at| at < world.now));
+    let wrong = done
+        .filter(|object| is_held(world, object) && !may_be_removed(world, object))
+        .find(|object| home_must_know(world, home, object));
+    if let Some(object) = wrong {
+        let what = format!("{home} as a home says that key {key} has no object, and there is {object:?}");
+        world.model.violated(what);
+    }
+}
+
+/// A home knows of an object that both homes were told of, also after it has begun another life. And of one that the
+/// other home accepted alone while this one stood still.
+///
+/// Not if it was, or is, cut off itself: it takes those that it does not reach for dead.
+fn home_must_know(world: &World, home: usize, object: &Object) -> bool {
+    let told = Sound {
+        key: object.key,
+        from: world.model.put_began(object),
+        until: world.now,
+        actors: &[home, object.holder],
+        besides: None,
+        hung: None,
+        homes_meet: false,
+        homes_remember: object.degraded,
+    };
+    let homes = &world.keys[object.key].home_nodes;
+    let actors: Vec<usize> = homes.iter().copied().chain([object.holder]).collect();
+    let withheld = Sound {
+        actors: &actors,
+        hung: Some(home),
+        homes_remember: true,
+        ..told.clone()
+    };
+    (!object.degraded && told.holds(world)) || withheld.holds(world)
 }
 
 /// Whether the holder has it now, and runs.

@@ -191,6 +191,7 @@ fn was_beaten(world: &World, object: &Object) -> bool {
             until: object.sealed_at.max(rival.sealed_at),
             actors: &[object.holder, rival.holder],
             besides: None,
+            hung: None,
             homes_meet: true,
             homes_remember: true,
         };

@@ -17,6 +17,8 @@ pub(crate) struct Sound<'a> {
     pub(crate) actors: &'a [usize],
     /// This node may have been in any trouble.
     pub(crate) besides: Option<usize>,
+    /// This node may have stood still.
+    pub(crate) hung: Option<usize>,
     /// The homes must not lose each other alone. Otherwise other nodes may reach both of them, and what one of them
     /// decides alone is then not known to the other.
     pub(crate) homes_meet: bool,
@@ -58,6 +60,9 @@ impl Sound<'_> {
 
     fn is_excused(&self, fault: &Fault, excused: Option<usize>, homes: &[usize]) -> bool {
         let what = &fault.what;
+        if matches!(what, What::Hang { node } if self.hung == Some(*node)) {
+            return true;
+        }
         let is_besides = self.besides.is_some_and(|node| is_about(what, node));
         if is_besides {
             return true;
