@@ -19,7 +19,8 @@
 //!   neither index nor other nodes and so shows what the machine does to all, 100 times) while a third, which is a home,
 //!   is killed and later started again with nothing in its memory. Calls belong to the phase in which
 //!   they end: `before`, `killed`, `learning` (from its start until it says that it has settled), `settled`. A call counts
-//!   from when it was due if the one before it had not ended by then. A wrong answer is a miss of an object that is
+//!   from when it was due if the one before it had not ended by then. `typical_p99_ms` is the median over seconds of the
+//!   99th percentile within each, which a burst of other work on the machine moves less. A wrong answer is a miss of an object that is
 //!   there, a hit of what is not, other bytes, or an error.
 //! * `memory`: resident memory of this process per key, at a home that decided puts (the second million), at a home that
 //!   learned from pages in their order (the first million), and at a holder (the second million), with the state
