@@ -2,7 +2,7 @@
 //!
 //! A [`Directory`] is a state machine: [`Event`]s and the time go in, [`Action`]s come out. It keeps the entries of all
 //! keys of which the node is a home, whatever their namespace; each event names the key's
-//! [`Homes`](tenon_protocol::member::Homes).
+//! [`Homes`].
 //!
 //! *Who decides.* The first home decides, and tells the second the key's new entry before it answers. The second passes
 //! decisions on to the first and relays the answer; only if the first is unreachable *to it* it decides alone. What one
