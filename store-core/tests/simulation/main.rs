@@ -1,13 +1,13 @@
 //! A simulation of a whole cluster in virtual time, from a seed.
 //!
 //! *What is simulated.* 3 to 12 nodes with the code that decides in them: a `Directory`, a `Holder` and one
-//! `Reachability` per peer each, driven as the agent drives them; coordinators by `Route` and `LookUp`; clients that put, get, look up
-//! and remove, with deadlines and retries. Calls between nodes are messages, which are lost, delayed, repeated and
-//! reordered; processes die and begin again with nothing, stand still, and are cut off from each other in whole or in
+//! `Reachability` per peer each, driven as the agent drives them; coordinators by `Route` and `LookUp`; clients that
+//! put, get, look up and remove, with deadlines and retries. Calls between nodes are messages, which are lost, delayed,
+//! repeated and reordered; processes die and begin again with nothing, stand still, and are cut off from each other in whole or in
 //! part; clocks leap.
 //!
-//! *What is not.* Memory, descriptors of real tables, sockets, frames, threads and locks of the agent: a process does one
-//! thing at a time here, and one question travels in one message. Nodes do not keep memory across a restart. Views do
+//! *What is not.* Memory, descriptors of real tables, sockets, frames, threads and locks of the agent: a process does one thing
+//! at a time here, and one question travels in one message. Nodes do not keep memory across a restart. Views do
 //! not change. Objects have one replica.
 //!
 //! *Time* is a queue of events, and all choices are drawn from one generator: a seed gives the same run again, on every

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenon_protocol::ids::{Generation, PutId, Version};
 use tenon_protocol::message::{Committed, PutOutcome};
 
+/// What was asked of a home, and not answered in time, is done with within this: it may wait for a holder.
+pub(crate) const LATE_REQUEST_MS: u64 = 5_000;
+
 /// One sealing.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
@@ -82,11 +85,12 @@ pub(crate) struct Removal {
 
 impl Removal {
     /// Whether an object of a put that began then may be gone because of this removal. One that was not acknowledged may
-    /// be done at any later time, when a node that hung goes on.
+    /// still be under way for a while.
     pub(crate) fn may_cover(&self, put_began: u64) -> bool {
         match self.end {
+            None => true,
             Some((at, RemovalEnd::Done { .. })) => at >= put_began,
-            _ => true,
+            Some((at, _)) => at + LATE_REQUEST_MS >= put_began,
         }
     }
 }

@@ -1,14 +1,11 @@
 //! What is promised of each answer. An exception stands as a condition with its reason.
 
-use crate::model::{Object, Put, Read, Removal, RemovalEnd};
+use crate::model::{LATE_REQUEST_MS, Object, Put, Read, Removal, RemovalEnd};
 use crate::plan::{BEARABLE_DELAY_MS, What};
 use crate::soundness::Sound;
 use crate::world::World;
 use tenon_protocol::ids::{Generation, PutId};
 use tenon_protocol::message::Committed;
-
-/// A request that a home finds late, after a fault has ended, is done with within this: it may wait for a holder.
-const LATE_REQUEST_MS: u64 = 5_000;
 
 /// A put was answered.
 pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committed) {
@@ -284,14 +281,15 @@ pub(crate) fn may_be_removed(world: &World, object: &Object) -> bool {
     removals.any(|removal| removal.may_cover(put_began) || is_done_again(world, removal, put_began))
 }
 
-/// A removal may be done a second time after it was acknowledged: a home that hung when it was asked, or whose link was
-/// slow, finds the request when the other home has done it long ago, and nothing in it says that it is old.
+/// A removal may be done late, or a second time after it was acknowledged: a coordinator or a home that hung when it was
+/// asked, or a home whose link was slow, finds the request when its caller has given it up or the other home has done it
+/// long ago, and nothing in it says that it is old.
 fn is_done_again(world: &World, removal: &Removal, put_began: u64) -> bool {
     let Some((ended, _)) = removal.end else { return false };
     let homes = &world.keys[removal.key].home_nodes;
     world.plan.faults.iter().any(|fault| {
         let keeps_requests = match fault.what {
-            What::Hang { node } => homes.contains(&node),
+            What::Hang { node } => homes.contains(&node) || node == removal.coordinator,
             What::Slow { from, to, delay_ms } => {
                 delay_ms > BEARABLE_DELAY_MS && (homes.contains(&from) || homes.contains(&to))
             }
