@@ -173,6 +173,10 @@ pub async fn run(repetitions: usize, report: &mut Report) -> Result<()> {
         costs.push(cost.with_context(|| format!("at death {repetition}"))?);
     }
     print(&costs, report);
+    ensure!(
+        costs.iter().all(|cost| cost.misses == 0),
+        "objects of an unreachable holder were said not to exist"
+    );
     Ok(())
 }
 

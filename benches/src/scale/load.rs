@@ -16,6 +16,11 @@ use crate::control::program::{Program, key};
 /// Keys under this prefix have objects; those under the other never had one.
 pub const PRESENT: &str = "scale";
 const ABSENT: &str = "never";
+const MISS: &str = "miss";
+const HIT_OF_NOTHING: &str = "hit_of_nothing";
+const OTHER_BYTES: &str = "other_bytes";
+/// Wrong answers that are no errors: none may be given, whatever dies.
+pub const LIES: [&str; 3] = [MISS, HIT_OF_NOTHING, OTHER_BYTES];
 /// Keys of a large batch.
 const BATCH: u64 = 128;
 
@@ -155,8 +160,8 @@ impl Caller {
         match self.kind {
             Kind::Get => match self.program.get(PRESENT, first).await {
                 Ok(Some(true)) => {}
-                Ok(Some(false)) => note("other_bytes"),
-                Ok(None) => note("miss"),
+                Ok(Some(false)) => note(OTHER_BYTES),
+                Ok(None) => note(MISS),
                 Err(error) => note(error.code().as_str()),
             },
             Kind::Nodes => {
@@ -172,8 +177,8 @@ impl Caller {
                 for found in self.exists(prefix, first, count).await {
                     match found {
                         Ok(found) if found == is_there => {}
-                        Ok(true) => note("hit_of_nothing"),
-                        Ok(false) => note("miss"),
+                        Ok(true) => note(HIT_OF_NOTHING),
+                        Ok(false) => note(MISS),
                         Err(error) => note(error.code().as_str()),
                     }
                 }

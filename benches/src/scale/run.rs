@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Segment};
 use crate::control::memory::rss_bytes;
 use crate::control::program::{OBJECT_BYTES, Program};
 use crate::report::{Report, Samples};
-use crate::scale::load::{Call, Kind, Load, PRESENT};
+use crate::scale::load::{Call, Kind, LIES, Load, PRESENT};
 
 const NODES: usize = 5;
 const HOLDER: usize = 0;
@@ -115,6 +115,15 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
         learned.keys
     );
     print(&calls, &phases, report);
+    let lies = calls
+        .iter()
+        .flat_map(|call| &call.wrong)
+        .filter(|(name, _)| LIES.contains(name));
+    let lies: u64 = lies.map(|(_, count)| count).sum();
+    ensure!(
+        lies == 0,
+        "{lies} answers were misses of what is there, hits of what is not, or other bytes"
+    );
     Ok(())
 }
 
