@@ -94,7 +94,10 @@ impl Plan {
     pub(crate) fn draw(rng: &mut ChaCha8Rng) -> Self {
         let nodes = rng.random_range(3..=12);
         let quiet_from = rng.random_range(15_000..=FAULTS_MS_MAX);
-        let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| rng.random_range(0..3) == 0).collect();
+        let kinds: Vec<Kind> = match rng.random_range(0..3) {
+            0 => KINDS.into_iter().filter(|_| rng.random_range(0..3) == 0).collect(),
+            some => (0..some).filter_map(|_| pick(rng, &KINDS)).collect(),
+        };
         let gap_ms_max = [2_000, 6_000, 15_000, 40_000][rng.random_range(0..4)];
         let mut faults = Vec::new();
         // Nodes have some time to find each other first.

@@ -17,8 +17,10 @@ fn shown(bug: Bug, seed: u64) -> Option<String> {
 
 /// Bugs that some of the first fixed seeds show. The others take a search over many seeds, by
 /// [`each_planted_bug_is_found_by_a_named_seed`].
-const QUICKLY_FOUND: [Bug; 4] = [
+const QUICKLY_FOUND: [Bug; 6] = [
     Bug::SealsUnaccepted,
+    Bug::MissesUnsettled,
+    Bug::PauseUnnoticed,
     Bug::KeepsEarlierLives,
     Bug::DoubtDoesNotAsk,
     Bug::SecondIsNotTold,
