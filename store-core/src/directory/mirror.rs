@@ -120,13 +120,14 @@ impl Directory {
     }
 }
 
-/// Whether an object that this home knows as sealed can't be the key's object any more if what it is told is true.
+/// Whether an object that this home knows as sealed can't be the key's object any more if what it is told is true. One
+/// of the same epoch stands: it may be acknowledged already, while the one that is told may be on its way still.
 fn is_superseded(object: &Object, told: &MirrorEntry) -> bool {
     let version = object.version;
     let is_beaten = told
         .sealed
         .as_ref()
-        .is_some_and(|sealed| sealed.version == version || sealed.version.wins_over(&version));
+        .is_some_and(|sealed| sealed.version == version || sealed.version.epoch > version.epoch);
     let is_replaced = told
         .pending
         .as_ref()

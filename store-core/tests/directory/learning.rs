@@ -1,10 +1,11 @@
 //! What homes do to come to know what they do not know, and to let others know what those missed.
 
 use crate::cluster::*;
+use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
 use tenon_store_core::directory::{Directory, Event};
-use tenon_store_core::limits::{COLLECT_MS, DIRECTORY_PAUSE_MS, RETRY_MS, UNTOLD_KEYS_MAX};
+use tenon_store_core::limits::{COLLECT_MS, DIRECTORY_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX};
 
 fn version(epoch: u64, put_id: u64) -> Version {
     Version {
@@ -264,5 +265,36 @@ fn a_seal_that_is_reported_to_a_home_that_began_anew_is_taken() {
     assert!(matches!(answer, Ok(HomeAnswer::Done { .. })), "{answer:?}");
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(accepted));
+    }
+}
+
+#[test]
+fn a_put_that_goes_on_after_its_home_stood_still_does_not_take_the_place_of_one_that_was_stored() {
+    let mut cluster = met(2);
+    let late = match cluster.call(FIRST, key(1), propose(1, 0, 1)) {
+        Ok(HomeAnswer::Accepted { version, .. }) => version,
+        other => panic!("{other:?}"),
+    };
+    // The second home looks after it, its holder does not answer, and another put is stored.
+    lose(&mut cluster, FIRST);
+    cluster.holders[0].answers = false;
+    for _ in 0..3 {
+        cluster.pass(PENDING_CHECK_MS);
+        cluster.settle();
+    }
+    let stored = cluster.store(SECOND, key(1), 2, 1);
+    assert_eq!(stored.epoch, late.epoch);
+    cluster.holders[0].answers = true;
+    cluster.holders[0].sealed.insert(key(1), late);
+    cluster.home_answers = [true; 2];
+    cluster.hear(FIRST, home_id(SECOND));
+    let report = HomeEventKind::Sealed { version: late };
+    let error = cluster.call(FIRST, key(1), report).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+    cluster.hear(SECOND, home_id(FIRST));
+    cluster.settle();
+    cluster.hear(FIRST, home_id(SECOND));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
     }
 }
