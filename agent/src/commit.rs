@@ -35,8 +35,8 @@ impl Node {
     ) -> Outcomes {
         let mut outcomes = Vec::with_capacity(keys.len());
         let verified = self.verify_keys(put_id, keys, deadline, &mut outcomes).await;
-        let sealed = self.propose_keys(put_id, verified, deadline, &mut outcomes).await;
-        self.report_keys(put_id, sealed, deadline, &mut outcomes).await;
+        let sealed = self.propose_keys(verified, deadline, &mut outcomes).await;
+        self.report_keys(sealed, deadline, &mut outcomes).await;
         outcomes
     }
 
@@ -70,7 +70,6 @@ impl Node {
 
     async fn propose_keys(
         self: &Arc<Self>,
-        put_id: PutId,
         verified: Vec<Step<Verified>>,
         deadline: Instant,
         outcomes: &mut Outcomes,
@@ -95,10 +94,12 @@ impl Node {
                     state,
                 }),
                 Proposed::Over(outcome) => outcomes.push((index, Ok(outcome))),
-                Proposed::Failed { error, withdraws } => {
-                    if withdraws {
-                        withdrawn.push(self.withdrawal(put_id, hash, homes));
-                    }
+                Proposed::Failed { error, withdrawal } => {
+                    withdrawn.push(Decision {
+                        key_hash: hash,
+                        homes,
+                        kind: withdrawal,
+                    });
                     outcomes.push((index, Err(error)));
                 }
             }
@@ -107,13 +108,7 @@ impl Node {
         sealed
     }
 
-    async fn report_keys(
-        self: &Arc<Self>,
-        put_id: PutId,
-        sealed: Vec<Step<Unreported>>,
-        deadline: Instant,
-        outcomes: &mut Outcomes,
-    ) {
+    async fn report_keys(self: &Arc<Self>, sealed: Vec<Step<Unreported>>, deadline: Instant, outcomes: &mut Outcomes) {
         let reports = sealed
             .iter()
             .map(|step| {
@@ -132,26 +127,21 @@ impl Node {
                     }
                     outcomes.push((step.index, Ok(outcome)));
                 }
-                Reported::Failed { error, withdraws } => {
-                    if withdraws {
-                        withdrawn.push(self.withdrawal(put_id, step.hash, step.homes));
+                Reported::Failed { error, withdrawal } => {
+                    match withdrawal {
+                        Some(kind) => withdrawn.push(Decision {
+                            key_hash: step.hash,
+                            homes: step.homes,
+                            kind,
+                        }),
+                        // A home has asked for the object and may have given its question up: the object stays.
+                        None => self.publish(step.hash, step.homes),
                     }
                     outcomes.push((step.index, Err(error)));
                 }
             }
         }
         self.withdraw(withdrawn);
-    }
-
-    fn withdrawal(&self, put_id: PutId, key_hash: KeyHash, homes: Homes) -> Decision {
-        Decision {
-            key_hash,
-            homes,
-            kind: HomeEventKind::Withdrawn {
-                put_id,
-                holder: self.id(),
-            },
-        }
     }
 
     /// Tells the homes that proposals are given up, so that nobody waits for them. The answer to the put does not wait

@@ -123,6 +123,11 @@ impl Node {
         let me = Arc::clone(&node);
         let members = node.view.members().to_vec();
         node.tell_homes(Event::View { members });
+        // What an earlier life of this node held is gone too, whoever hands it over.
+        node.tell_homes(Event::Life {
+            node: node.id(),
+            incarnation: node.incarnation(),
+        });
         node.peers.start(move |member| me.heartbeat(member));
         tokio::spawn(Arc::clone(&node).tick_for_ever());
         node

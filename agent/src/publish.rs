@@ -39,10 +39,15 @@ impl Publisher {
         is_new
     }
 
-    fn some(&self, home: NodeId) -> Vec<(KeyHash, Unpublished)> {
-        let by_home = self.by_home.lock();
-        let open = by_home.get(&home).into_iter().flatten();
-        open.take(PAGE_KEYS_MAX).map(|(key, open)| (*key, *open)).collect()
+    /// Some of what is to be told. The first life in which a home is seen is not taken for another one.
+    fn some(&self, home: NodeId, life: Option<Incarnation>) -> Vec<(KeyHash, Unpublished)> {
+        let mut by_home = self.by_home.lock();
+        let open = by_home.get_mut(&home).into_iter().flatten();
+        let some = open.take(PAGE_KEYS_MAX).map(|(key, open)| {
+            open.life = open.life.or(life);
+            (*key, *open)
+        });
+        some.collect()
     }
 
     /// Says whether more is to be told to the home; if not, its task ends.
@@ -82,7 +87,7 @@ impl Node {
     async fn publish_to(self: Arc<Self>, home: NodeId) {
         let mut pause = PUBLISH_PAUSE_MIN;
         loop {
-            let open = self.publisher().some(home);
+            let open = self.publisher().some(home, self.known_incarnation(home));
             let told = self.tell(home, &open).await;
             let has_told = !told.is_empty();
             if !self.publisher().remove(home, told.into_iter()) {

@@ -1,7 +1,7 @@
 //! What members ask each other: on behalf of a client, as homes of keys, and as neighbours.
 
 use crate::error::ServiceError;
-use crate::ids::{Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
+use crate::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
 use crate::message::{KeyResult, Replica, Reply, Request, SpaceAccount};
 use serde::{Deserialize, Serialize};
 
@@ -158,12 +158,7 @@ pub enum HomeEventKind {
         version: Version,
     },
     /// The holder has given up a proposal or dropped the object.
-    Withdrawn {
-        /// Whose proposal or object.
-        put_id: PutId,
-        /// Which holder has it no longer.
-        holder: NodeId,
-    },
+    Withdrawn(Withdrawal),
     /// Where is it?
     Locate,
     /// Remove it: drop it at its holders and let no older announcement bring it back.
@@ -180,6 +175,17 @@ pub enum HomeEventKind {
         /// Which object.
         version: Version,
     },
+}
+
+/// A region that is not its put's any more. Another try of the put, even at the same holder, has another region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdrawal {
+    /// Whose proposal or object.
+    pub put_id: PutId,
+    /// Which holder has it no longer.
+    pub holder: NodeId,
+    /// Which region.
+    pub generation: Generation,
 }
 
 /// What is known of one key, as one home passes it to the other.

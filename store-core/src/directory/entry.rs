@@ -5,7 +5,7 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
-use tenon_protocol::member::{HomeEntry, Homes, OwedDrop};
+use tenon_protocol::member::{HomeEntry, Homes, OwedDrop, Withdrawal};
 use tenon_protocol::message::Replica;
 
 /// An object as a home knows it.
@@ -64,9 +64,19 @@ impl Object {
         self.replicas = replicas.into();
     }
 
+    /// Whether it is this very region's that is not its put's any more.
+    pub(super) fn is_withdrawn_by(&self, withdrawal: &Withdrawal) -> bool {
+        let is_meant = |replica: &Replica| is_region_of(replica, withdrawal);
+        self.version.put_id == withdrawal.put_id && self.replicas.iter().any(is_meant)
+    }
+
     pub(super) fn is_on(&self, holder: NodeId) -> bool {
         self.replicas.iter().any(|replica| replica.holder == holder)
     }
+}
+
+pub(super) fn is_region_of(replica: &Replica, withdrawal: &Withdrawal) -> bool {
+    (replica.holder, replica.generation) == (withdrawal.holder, withdrawal.generation)
 }
 
 impl From<&Object> for HomeEntry {

@@ -1,14 +1,14 @@
 //! Proposals: which put's object becomes the key's.
 
-use super::entry::{Object, Pending};
+use super::entry::{Object, Pending, is_region_of};
 use super::inquire::{Inquiry, Verdict};
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Proposal, Step};
 use super::{Directory, is_gone};
 use crate::limits::{DIRECTORY_KEYS_MAX, PENDING_CHECK_MS};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, Version};
+use tenon_protocol::ids::{Epoch, KeyHash, PutId, Version};
 use tenon_protocol::limits::REPLICAS_MAX;
-use tenon_protocol::member::{HolderAnswer, HomeAnswer};
+use tenon_protocol::member::{HolderAnswer, HomeAnswer, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 
 impl Directory {
@@ -203,11 +203,12 @@ impl Directory {
     }
 
     /// A holder has given a put up: what it proposed and is not begun yet is not begun.
-    pub(super) fn cancel_proposals(&mut self, key: KeyHash, put_id: PutId, holder: NodeId) {
+    pub(super) fn cancel_proposals(&mut self, key: KeyHash, withdrawal: Withdrawal) {
         let mut cancelled = Vec::new();
         let mut is_cancelled = |job: &Job| {
             let is_meant = matches!(&job.kind, JobKind::Propose(proposal)
-                if proposal.put_id == put_id && proposal.replicas.iter().any(|replica| replica.holder == holder));
+                if proposal.put_id == withdrawal.put_id
+                    && proposal.replicas.iter().any(|replica| is_region_of(replica, &withdrawal)));
             if is_meant {
                 cancelled.push(job.asker.token);
             }

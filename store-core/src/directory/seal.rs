@@ -1,13 +1,13 @@
 //! After a proposal was accepted: its seal, its withdrawal, and what is done if neither is reported.
 
 use super::Directory;
-use super::entry::Object;
+use super::entry::{Object, is_region_of};
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Step};
 use crate::limits::{CONTESTED_CHECK_MS, PENDING_CHECK_MS};
 use crate::time::Time;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
-use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer};
+use tenon_protocol::ids::{KeyHash, Version};
+use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 
 impl Directory {
@@ -60,11 +60,12 @@ impl Directory {
     }
 
     /// A holder has given up a put's proposal, or dropped its object.
-    pub(super) fn withdrawn(&mut self, key: KeyHash, asker: Asker, put_id: PutId, holder: NodeId) {
+    pub(super) fn withdrawn(&mut self, key: KeyHash, asker: Asker, withdrawal: Withdrawal) {
+        let put_id = withdrawal.put_id;
         let is_elsewhere = self
             .entries
             .sealed(key)
-            .is_some_and(|object| object.version.put_id == put_id && !object.is_on(holder));
+            .is_some_and(|object| object.version.put_id == put_id && !object.is_withdrawn_by(&withdrawal));
         let known = self.outcomes.get(self.now, put_id, key);
         // What another try of the put has come to stands.
         if !is_elsewhere && known.is_some_and(|known| known.outcome == PutOutcome::Stored) {
@@ -73,16 +74,16 @@ impl Directory {
         let is_pending = self
             .entries
             .pending(key)
-            .is_some_and(|pending| pending.object.version.put_id == put_id && pending.object.is_on(holder));
+            .is_some_and(|pending| pending.object.is_withdrawn_by(&withdrawal));
         if is_pending {
             self.set_pending(key, None);
         }
         let (is_changed, lost) = self.entries.change(key, |entry| {
-            let is_meant = |object: &&mut Object| object.version.put_id == put_id && object.is_on(holder);
+            let is_meant = |object: &&mut Object| object.is_withdrawn_by(&withdrawal);
             let Some(object) = entry.sealed.as_mut().filter(is_meant) else {
                 return (is_pending, None);
             };
-            let is_lost = object.lose(|replica| replica.holder == holder);
+            let is_lost = object.lose(|replica| is_region_of(replica, &withdrawal));
             let lost = entry.sealed.take_if(|_| is_lost).map(|object| object.version);
             (true, lost)
         });

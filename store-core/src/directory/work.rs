@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::{
-    HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page,
+    HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page, Withdrawal,
 };
 use tenon_protocol::message::{KeyResult, Replica};
 
@@ -53,10 +53,7 @@ pub(super) enum JobKind {
     Sealed {
         version: Version,
     },
-    Withdrawn {
-        put_id: PutId,
-        holder: NodeId,
-    },
+    Withdrawn(Withdrawal),
     Remove,
     Mirror(MirrorEntry),
     Check {
@@ -107,7 +104,7 @@ impl Job {
                 was_objected: false,
             }),
             HomeEventKind::Sealed { version } => JobKind::Sealed { version },
-            HomeEventKind::Withdrawn { put_id, holder } => JobKind::Withdrawn { put_id, holder },
+            HomeEventKind::Withdrawn(withdrawal) => JobKind::Withdrawn(withdrawal),
             HomeEventKind::Remove => JobKind::Remove,
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
             HomeEventKind::Share(entry) => JobKind::Claim(entry),
@@ -247,8 +244,8 @@ impl Work {
 impl Directory {
     /// Does a job now, or after what is under way on its key.
     pub(super) fn submit(&mut self, key: KeyHash, job: Job) {
-        if let JobKind::Withdrawn { put_id, holder } = job.kind {
-            self.cancel_proposals(key, put_id, holder);
+        if let JobKind::Withdrawn(withdrawal) = job.kind {
+            self.cancel_proposals(key, withdrawal);
         }
         let work = self.work.entry(key).or_default();
         if job.is_for_its_answer() && work.queue.len() + work.parked.len() >= WAITING_PER_KEY_MAX {
@@ -290,7 +287,7 @@ impl Directory {
         match kind {
             JobKind::Propose(proposal) => self.propose(key, asker, proposal),
             JobKind::Sealed { version } => self.sealed(key, asker, version),
-            JobKind::Withdrawn { put_id, holder } => self.withdrawn(key, asker, put_id, holder),
+            JobKind::Withdrawn(withdrawal) => self.withdrawn(key, asker, withdrawal),
             JobKind::Remove => self.remove(key, asker, Removal::default()),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),
             JobKind::Check { version } => self.check(key, asker, version),

@@ -6,9 +6,9 @@ use super::{CommitError, Holder, RegionId, SealPlan, SegmentTable};
 use crate::time::Time;
 use std::sync::Arc;
 use tenon_protocol::checksum::Checksums;
-use tenon_protocol::ids::{Epoch, KeyHash, PutId, Version};
+use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, Version};
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, PIECE_BYTES};
-use tenon_protocol::member::HomeEventKind;
+use tenon_protocol::member::{HomeEventKind, Withdrawal};
 use tenon_protocol::message::{Committed, PutOutcome, Replica};
 use tenon_protocol::name::ObjectName;
 use tenon_protocol::table::{Descriptor, KeyRow, row_checksum};
@@ -56,6 +56,17 @@ pub struct Commit {
     key_hash: KeyHash,
 }
 
+impl Commit {
+    /// What homes are to be told if it has come to nothing.
+    fn withdrawal(&self, holder: NodeId) -> HomeEventKind {
+        HomeEventKind::Withdrawn(Withdrawal {
+            put_id: self.put_id,
+            holder,
+            generation: self.region.generation,
+        })
+    }
+}
+
 /// A commit whose bytes are not known to be right.
 #[derive(Debug)]
 #[must_use = "the commit stays in progress"]
@@ -100,6 +111,10 @@ impl Verified {
             replicas: vec![self.replica],
         }
     }
+
+    pub(super) fn withdrawal(&self) -> HomeEventKind {
+        self.commit.withdrawal(self.replica.holder)
+    }
 }
 
 /// A commit whose object can be read, but whose homes do not know that yet.
@@ -114,6 +129,10 @@ impl Unreported {
     /// The version to report.
     pub fn version(&self) -> Version {
         self.outcome.committed.version
+    }
+
+    pub(super) fn withdrawal(&self, holder: NodeId) -> HomeEventKind {
+        self.commit.withdrawal(holder)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::Epoch;
-use tenon_protocol::member::HomeAnswer;
+use tenon_protocol::member::{HomeAnswer, HomeEventKind};
 use tenon_protocol::message::{Committed, KeyResult};
 
 /// A commit after the homes were asked.
@@ -16,12 +16,12 @@ pub enum Proposed {
     Sealed(Unreported),
     /// The key has an object already.
     Over(Committed),
-    /// The put has failed, and the homes are to be told that the proposal is withdrawn if `withdraws`.
+    /// The put has failed.
     Failed {
         /// Why.
         error: ServiceError,
-        /// The homes may wait for it.
-        withdraws: bool,
+        /// What the homes are to be told, which may wait for it.
+        withdrawal: HomeEventKind,
     },
 }
 
@@ -30,12 +30,12 @@ pub enum Proposed {
 pub enum Reported {
     /// The put is done.
     Done(Committed),
-    /// The put has failed, or is not known to be done; the object was dropped if `withdraws`.
+    /// The put has failed, or is not known to be done.
     Failed {
         /// Why.
         error: ServiceError,
-        /// The homes are to be told that the object is dropped.
-        withdraws: bool,
+        /// The object was dropped, and the homes are to be told. `None`: it stays, and the homes may not know of it.
+        withdrawal: Option<HomeEventKind>,
     },
 }
 
@@ -48,6 +48,7 @@ impl<T: SegmentTable> Holder<T> {
         answer: KeyResult<HomeAnswer>,
         sealed_unix_ms: u64,
     ) -> Proposed {
+        let withdrawal = verified.withdrawal();
         match answer {
             Ok(HomeAnswer::Accepted { version, degraded }) => {
                 let epoch = version.epoch;
@@ -58,8 +59,8 @@ impl<T: SegmentTable> Holder<T> {
             }
             Ok(other) => {
                 self.abandon(verified);
-                let (error, withdraws) = (unexpected(&other), true);
-                Proposed::Failed { error, withdraws }
+                let error = unexpected(&other);
+                Proposed::Failed { error, withdrawal }
             }
             Err(_) if is_planted(Bug::SealsUnaccepted) => {
                 let accepted = Accepted {
@@ -70,8 +71,7 @@ impl<T: SegmentTable> Holder<T> {
             }
             Err(error) => {
                 self.abandon(verified);
-                let withdraws = true;
-                Proposed::Failed { error, withdraws }
+                Proposed::Failed { error, withdrawal }
             }
         }
     }
@@ -83,16 +83,17 @@ impl<T: SegmentTable> Holder<T> {
             Ok(other) => unexpected(&other),
             Err(error) => error,
         };
+        let withdrawal = Some(unreported.withdrawal(self.config.node));
         if error.code != ErrorCode::Conflict {
             // Whether the homes took the seal is not known: one that has asked for the object since may have told
             // others of it.
-            let withdraws = self.retract_unless_asked(now, unreported);
-            return Reported::Failed { error, withdraws };
+            let withdrawal = withdrawal.filter(|_| self.retract_unless_asked(now, unreported));
+            return Reported::Failed { error, withdrawal };
         }
         // A home that had the object dropped meanwhile had taken the seal: the put was stored, and then removed.
         match self.retract(now, unreported) {
             Some(stored) => Reported::Done(stored),
-            None => Reported::Failed { error, withdraws: true },
+            None => Reported::Failed { error, withdrawal },
         }
     }
 }

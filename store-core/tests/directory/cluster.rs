@@ -5,7 +5,7 @@ use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::member::{
     HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes,
-    MirrorEntry, Page, PageKey,
+    MirrorEntry, Page, PageKey, Withdrawal,
 };
 use tenon_protocol::message::{KeyResult, Replica};
 use tenon_store_core::directory::{Action, Directory, Event, QuestionToken, RequestToken};
@@ -58,10 +58,11 @@ pub(crate) fn propose(put_id: u64, holder: usize, incarnation: u64) -> HomeEvent
 }
 
 pub(crate) fn withdrawn(put_id: u64, holder: usize) -> HomeEventKind {
-    HomeEventKind::Withdrawn {
+    HomeEventKind::Withdrawn(Withdrawal {
         put_id: put(put_id),
         holder: holder_id(holder),
-    }
+        generation: Generation(put_id),
+    })
 }
 
 /// A node that holds objects.

@@ -282,3 +282,24 @@ fn a_late_withdrawal_of_one_try_does_not_change_what_another_has_come_to() {
     assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
     assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(first, false));
 }
+
+#[test]
+fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() {
+    let mut cluster = Cluster::new(1);
+    let again = HomeEventKind::Propose {
+        put_id: put(1),
+        len_bytes: 100,
+        replicas: vec![replica(0, 1, 9)],
+    };
+    let Ok(HomeAnswer::Accepted { version, .. }) = cluster.call(FIRST, key(1), again) else {
+        panic!("nothing speaks against it");
+    };
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(false));
+    cluster.holders[0].sealed.insert(key(1), version);
+    assert_eq!(
+        cluster.call(FIRST, key(1), HomeEventKind::Sealed { version }),
+        done(true)
+    );
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(false));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(version));
+}

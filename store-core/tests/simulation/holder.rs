@@ -113,12 +113,10 @@ impl Sim {
             proposed
         });
         match proposed {
-            Proposed::Sealed(unreported) => self.report(me, put_id, key, unreported, deadline).await,
+            Proposed::Sealed(unreported) => self.report(me, key, unreported, deadline).await,
             Proposed::Over(committed) => Ok(committed),
-            Proposed::Failed { error, withdraws } => {
-                if withdraws {
-                    self.withdraw(me, put_id, key);
-                }
+            Proposed::Failed { error, withdrawal } => {
+                self.withdraw(me, key, withdrawal);
                 Err(error)
             }
         }
@@ -178,14 +176,7 @@ impl Sim {
         }
     }
 
-    async fn report(
-        &self,
-        me: usize,
-        put_id: PutId,
-        key: usize,
-        unreported: Unreported,
-        deadline: Time,
-    ) -> KeyResult<Committed> {
+    async fn report(&self, me: usize, key: usize, unreported: Unreported, deadline: Time) -> KeyResult<Committed> {
         let version = unreported.version();
         let object = self.with(|world| {
             let hash = world.keys[key].hash;
@@ -222,12 +213,11 @@ impl Sim {
                 }
                 Ok(committed)
             }
-            Reported::Failed { error, withdraws } => {
-                if withdraws {
-                    self.withdraw(me, put_id, key);
-                } else {
+            Reported::Failed { error, withdrawal } => {
+                match withdrawal {
+                    Some(withdrawal) => self.withdraw(me, key, withdrawal),
                     // A home has asked for the object, and may have given the question up: it stays, so it is told.
-                    self.publish(me, key);
+                    None => self.publish(me, key),
                 }
                 Err(error)
             }
@@ -235,12 +225,11 @@ impl Sim {
     }
 
     /// Tells the homes that a proposal is given up; nobody waits for that.
-    fn withdraw(&self, me: usize, put_id: PutId, key: usize) {
+    fn withdraw(&self, me: usize, key: usize, withdrawal: HomeEventKind) {
         let sim = self.clone();
-        let (holder, deadline) = (self.id(me), self.clock(me).after_ms(WITHDRAW_MS));
+        let deadline = self.clock(me).after_ms(WITHDRAW_MS);
         self.spawn(Some(me), async move {
-            let kind = HomeEventKind::Withdrawn { put_id, holder };
-            let _ = sim.decide(me, key, kind, deadline).await;
+            let _ = sim.decide(me, key, withdrawal, deadline).await;
         });
     }
 
