@@ -11,6 +11,7 @@ use crate::limits::{
 use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
+use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
 use tenon_protocol::member::{
     HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, Homes, MirrorEntry, OwedDrop,
@@ -105,24 +106,27 @@ impl Directory {
             // Either its seal was not reported, or it has lost: its holder will be told when it reports.
             self.set_pending(key, None);
         }
-        let present = self.entries.sealed(key).map(|present| present.version);
-        match present {
-            Some(present) if present == version => self.entries.change(key, |entry| {
+        let Some(present) = self.entries.sealed(key) else {
+            self.replace(key, object);
+            return self.claimed(asker);
+        };
+        let is_older = match is_planted(Bug::LowerEpochWins) {
+            true => present.version.epoch < version.epoch,
+            false => present.version.epoch > version.epoch,
+        };
+        if is_older {
+            self.release(key, object);
+        } else if present.version.epoch != version.epoch {
+            self.replace(key, object);
+        } else if present.version == version && present.holder() == object.holder() {
+            self.entries.change(key, |entry| {
                 let known = entry.sealed.as_mut().expect("it was just seen");
                 known.gain(&object.replicas);
-            }),
-            Some(present) if present.epoch > version.epoch && !is_planted(Bug::LowerEpochWins) => {
-                self.release(key, object);
-            }
-            Some(present) if present.epoch < version.epoch && is_planted(Bug::LowerEpochWins) => {
-                self.release(key, object);
-            }
-            Some(present) if present.epoch == version.epoch => {
-                let mut inquiry = Inquiry::of(&self.entries.sealed(key).expect("it was just seen"));
-                let verdict = self.inquire(key, &mut inquiry);
-                return self.decide_claim(key, asker, object, inquiry, verdict);
-            }
-            _ => self.replace(key, object),
+            });
+        } else {
+            let mut inquiry = Inquiry::of(&present);
+            let verdict = self.inquire(key, &mut inquiry);
+            return self.decide_claim(key, asker, object, inquiry, verdict);
         }
         self.claimed(asker);
     }
@@ -151,39 +155,75 @@ impl Directory {
         self.decide_claim(key, asker, object, inquiry, verdict);
     }
 
-    /// Two objects of one epoch, which homes accepted while they did not see each other: if both are there the lower put
-    /// id wins.
+    /// Two objects of one epoch, or of one put at two holders, which homes accepted while they did not see each other: if
+    /// both are there, the one that [`Object::beats`] the other wins.
     fn decide_claim(&mut self, key: KeyHash, asker: Asker, object: Object, inquiry: Inquiry, verdict: Option<Verdict>) {
         let Some(verdict) = verdict else {
             return self.wait(key, asker, Step::Weigh(object, inquiry));
         };
-        let is_present = self
-            .entries
-            .sealed(key)
-            .is_some_and(|present| present.version == inquiry.version);
-        match verdict {
-            Verdict::Held if is_present => {
-                self.losers += 1;
-                if object.version.wins_over(&inquiry.version) {
-                    self.replace(key, object);
-                } else {
-                    self.release(key, object);
-                }
+        let present = self.entries.sealed(key);
+        let present = present.filter(|present| present.version == inquiry.version);
+        match (verdict, present) {
+            (Verdict::Held, Some(present)) if object.beats(&present) => {
+                let mut inquiry = Inquiry::of(&object);
+                let verdict = self.inquire(key, &mut inquiry);
+                return self.decide_winner(key, asker, object, inquiry, verdict);
             }
-            Verdict::NotHeld if is_present => {
+            (Verdict::Held, Some(_)) => {
+                self.losers += 1;
+                self.release(key, object);
+            }
+            (Verdict::NotHeld, Some(_)) => {
                 self.entries.change(key, |entry| entry.sealed = None);
                 self.replace(key, object);
             }
-            Verdict::Failed(error) => {
-                if asker.token.is_none() && self.contested.claims.len() < CONTESTED_MAX {
-                    self.contested.claims.insert(key, object);
-                }
-                return self.reply(asker.token, Err(error));
-            }
+            (Verdict::Failed(error), _) => return self.contest(key, asker, object, error),
             // Its holder has begun another life meanwhile.
-            Verdict::Held | Verdict::NotHeld => return self.weigh(key, asker, object),
+            (Verdict::Held | Verdict::NotHeld, None) => return self.weigh(key, asker, object),
         }
         self.claimed(asker);
+    }
+
+    /// The holder of an object that would win has answered, or not, whether it is there at all.
+    pub(super) fn won(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        object: Object,
+        mut inquiry: Inquiry,
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        let verdict = self.inquired(key, &mut inquiry, answer);
+        self.decide_winner(key, asker, object, inquiry, verdict);
+    }
+
+    /// What is only said to be there must not take the place of what is there.
+    fn decide_winner(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        object: Object,
+        inquiry: Inquiry,
+        verdict: Option<Verdict>,
+    ) {
+        match verdict {
+            None => return self.wait(key, asker, Step::Win(object, inquiry)),
+            Some(Verdict::Failed(error)) => return self.contest(key, asker, object, error),
+            Some(Verdict::NotHeld) => {}
+            Some(Verdict::Held) => {
+                self.losers += 1;
+                self.replace(key, object);
+            }
+        }
+        self.claimed(asker);
+    }
+
+    /// It can't be said now which of two objects stays: whoever waits for it asks again, or else this home does.
+    fn contest(&mut self, key: KeyHash, asker: Asker, object: Object, error: ServiceError) {
+        if asker.token.is_none() && self.contested.claims.len() < CONTESTED_MAX {
+            self.contested.claims.insert(key, object);
+        }
+        self.reply(asker.token, Err(error));
     }
 
     /// What could not be decided is tried again.

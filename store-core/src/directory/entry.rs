@@ -41,6 +41,20 @@ impl Object {
         }
     }
 
+    /// Who holds it; the first, if there are several.
+    pub(super) fn holder(&self) -> NodeId {
+        self.replicas[0].holder
+    }
+
+    /// Whether this object stays if both are there and no decision of the homes lies between them. Every home says the
+    /// same of the same two.
+    pub(super) fn beats(&self, other: &Self) -> bool {
+        match self.version == other.version {
+            true => self.holder() < other.holder(),
+            false => self.version.wins_over(&other.version),
+        }
+    }
+
     /// What its holders must do once it is not the key's object any more.
     pub(super) fn drops(&self) -> impl Iterator<Item = OwedDrop> {
         let version = self.version;

@@ -147,6 +147,8 @@ pub(super) enum Step {
     Confirm(Proposal, Inquiry),
     /// Whether a holder has the key's object still, before another of the same epoch takes its place.
     Weigh(Object, Inquiry),
+    /// Whether the holder has an object that would take the place of another of the same epoch.
+    Win(Object, Inquiry),
     /// Whether a holder has an object that a reader did not find.
     Doubt(Inquiry),
     /// What the partner knows of the key, before a job goes on.
@@ -304,6 +306,7 @@ impl Directory {
         match step {
             Step::Confirm(proposal, inquiry) => self.confirmed(key, asker, proposal, inquiry, answer.into_holders()),
             Step::Weigh(object, inquiry) => self.weighed(key, asker, object, inquiry, answer.into_holders()),
+            Step::Win(object, inquiry) => self.won(key, asker, object, inquiry, answer.into_holders()),
             Step::Doubt(inquiry) => self.doubted(key, asker, inquiry, answer.into_holders()),
             Step::Recall(kind) => self.recalled(key, Job::of(asker, kind), answer),
             Step::Mirror(decision) => self.mirrored(key, asker, decision, answer.into_mirrored()),

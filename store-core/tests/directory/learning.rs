@@ -298,3 +298,31 @@ fn a_put_that_goes_on_after_its_home_stood_still_does_not_take_the_place_of_one_
         assert_eq!(cluster.located(home, key(1)), Some(stored));
     }
 }
+
+#[test]
+fn an_object_that_is_only_said_to_be_there_does_not_take_the_place_of_one_that_is() {
+    let mut cluster = met(2);
+    let there = cluster.store(FIRST, key(1), 2, 0);
+    let gone = HomeEventKind::Share(told(version(1, 1), 1, 1));
+    assert_eq!(cluster.call(FIRST, key(1), gone), done(true));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(there));
+    assert_eq!(cluster.holders[0].sealed.get(&key(1)), Some(&there));
+}
+
+#[test]
+fn of_one_put_that_was_stored_at_two_holders_one_copy_stays() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 1);
+    cluster.holders[0].sealed.insert(key(1), stored);
+    let other = HomeEventKind::Share(told(stored, 0, 1));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), other.clone()), done(true));
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+    let held: Vec<bool> = cluster
+        .holders
+        .iter()
+        .map(|holder| holder.sealed.contains_key(&key(1)))
+        .collect();
+    assert_eq!(held, [true, false]);
+}
