@@ -13,14 +13,14 @@ use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 impl Directory {
     /// The holder has sealed what was accepted.
     pub(super) fn sealed(&mut self, key: KeyHash, asker: Asker, version: Version) {
-        if self.entries.sealed(key).is_some_and(|object| object.version == version) {
-            return self.reply(asker.token, Ok(HomeAnswer::Done { changed: false }));
-        }
-        if !self.promote(key, version) {
+        // An announcement may have told of it before: then the partner is not told yet.
+        let is_known = self.entries.sealed(key).is_some_and(|object| object.version == version);
+        if !is_known && !self.promote(key, version) {
             let message = format!("version {version} is not accepted for the key, or not any more");
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
-        self.mirror(key, asker, Decision::Sealed(version));
+        let changed = !is_known;
+        self.mirror(key, asker, Decision::Sealed { version, changed });
     }
 
     /// Makes the accepted object of this version the key's. False if there is none.
@@ -38,7 +38,13 @@ impl Directory {
     }
 
     /// The partner has been told of a sealed object.
-    pub(super) fn seal_told(&mut self, key: KeyHash, asker: Asker, version: Version, mirrored: Mirrored) {
+    pub(super) fn seal_told(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        (version, changed): (Version, bool),
+        mirrored: Mirrored,
+    ) {
         if let Mirrored::Objected(object) = mirrored {
             let object = Object::new(asker.homes, object);
             self.entries.change(key, |entry| entry.sealed = Some(object));
@@ -56,7 +62,7 @@ impl Directory {
             degraded,
         };
         self.outcomes.remember(self.now, version.put_id, key, stored);
-        self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
+        self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
     }
 
     /// A holder has given up a put's proposal, or dropped its object.

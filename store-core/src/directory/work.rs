@@ -165,7 +165,11 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) enum Decision {
     Accepted(Proposal),
-    Sealed(Version),
+    Sealed {
+        version: Version,
+        /// It was not known before.
+        changed: bool,
+    },
     Removed(Removal),
     /// A proposal was taken away, or this object.
     Withdrawn(Option<Version>),
@@ -335,7 +339,7 @@ impl Directory {
         match decision {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
-            Decision::Sealed(version) => self.seal_told(key, asker, version, mirrored),
+            Decision::Sealed { version, changed } => self.seal_told(key, asker, (version, changed), mirrored),
             Decision::Withdrawn(_) | Decision::Checked => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {

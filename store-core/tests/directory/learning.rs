@@ -326,3 +326,20 @@ fn of_one_put_that_was_stored_at_two_holders_one_copy_stays() {
         .collect();
     assert_eq!(held, [true, false]);
 }
+
+#[test]
+fn a_seal_that_was_announced_before_it_is_reported_is_told_to_the_partner_too() {
+    let mut cluster = met(1);
+    let accepted = match cluster.call(FIRST, key(1), propose(1, 0, 1)) {
+        Ok(HomeAnswer::Accepted { version, .. }) => version,
+        other => panic!("{other:?}"),
+    };
+    cluster.holders[0].sealed.insert(key(1), accepted);
+    let announced = HomeEventKind::Share(told(accepted, 0, 1));
+    assert_eq!(cluster.call(FIRST, key(1), announced), done(true));
+    let report = HomeEventKind::Sealed { version: accepted };
+    assert_eq!(cluster.call(FIRST, key(1), report), done(false));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(accepted));
+    }
+}
