@@ -98,7 +98,7 @@ impl Node {
                     withdrawn.push(Decision {
                         key_hash: hash,
                         homes,
-                        kind: withdrawal,
+                        kind: HomeEventKind::Withdrawn(withdrawal),
                     });
                     outcomes.push((index, Err(error)));
                 }
@@ -129,11 +129,13 @@ impl Node {
                 }
                 Reported::Failed { error, withdrawal } => {
                     match withdrawal {
-                        Some(kind) => withdrawn.push(Decision {
-                            key_hash: step.hash,
-                            homes: step.homes,
-                            kind,
-                        }),
+                        Some(withdrawal) => {
+                            withdrawn.push(Decision {
+                                key_hash: step.hash,
+                                homes: step.homes,
+                                kind: HomeEventKind::Withdrawn(withdrawal),
+                            });
+                        }
                         // A home has asked for the object and may have given its question up: the object stays.
                         None => self.publish(step.hash, step.homes),
                     }

@@ -94,7 +94,7 @@ pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most objects of which one home is still to be told.
 pub const PUBLISHED_KEYS_MAX: usize = 1 << 16;
 /// How often reservations, outcomes and waiting questions are looked at. An eviction must be reported within 100 ms.
-pub const TICK_EVERY: Duration = Duration::from_millis(50);
+pub const TICK_EVERY: Duration = Duration::from_millis(10);
 /// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.
 pub const ANSWER_MARGIN_MAX: Duration = Duration::from_millis(100);
 /// File descriptors that the agent asks the system for: connections of both fronts, lanes, segments, and room to spare.

@@ -17,6 +17,7 @@ use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
 use tenon_protocol::message::{NodeInfo, NodeState, Reply, Request};
 use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{Life, ProbeFailure, ProbeTiming, Reachability};
+use tenon_store_core::time::Time;
 use tenon_transport::PeerId;
 use tenon_transport::link::{Authenticator, Endpoint, Identity, Link, LinkError};
 use tokio::sync::{Notify, watch};
@@ -178,14 +179,14 @@ impl Peer {
     }
 
     /// It has answered a probe.
-    fn alive(&self, heartbeat: Heartbeat) {
+    fn alive(&self, heartbeat: Heartbeat, asked_at: Time) {
         let incarnation = heartbeat.incarnation;
         let life = self.reach.lock().answered(clock::now(), incarnation);
         self.note(life, incarnation);
         self.publish();
         if !matches!(life, Life::Stale { .. }) {
             *self.refusal.lock() = None;
-            self.hear(heartbeat, true);
+            self.hear(heartbeat, Some(asked_at));
         }
     }
 
@@ -203,12 +204,12 @@ impl Peer {
         }
     }
 
-    fn hear(&self, heartbeat: Heartbeat, is_reachable: bool) {
+    fn hear(&self, heartbeat: Heartbeat, asked_at: Option<Time>) {
         (self.on_news)(Event::Heard {
             node: self.node,
             incarnation: heartbeat.incarnation,
             untold_keys: heartbeat.untold_keys,
-            is_reachable,
+            asked_at,
         });
         *self.heard.lock() = Some(heartbeat);
     }
@@ -254,12 +255,13 @@ impl Peer {
 
     async fn probe(&self, own: Heartbeat) {
         let request = Request::Member(MemberRequest::Heartbeat(own));
+        let asked_at = clock::now();
         let answer = self
             .answer_on(&self.heartbeat, &request, Instant::now() + self.unreachable_after)
             .await;
         let failure = match answer {
             Ok(Reply::Member(MemberReply::Heartbeat(heartbeat))) => {
-                self.alive(heartbeat);
+                self.alive(heartbeat, asked_at);
                 return;
             }
             Ok(_) | Err(LinkError::Deadline { .. }) => {
@@ -360,7 +362,7 @@ impl Peers {
             Life::New { .. } => peer.probe_now.notify_one(),
             Life::Stale { .. } => return,
         }
-        peer.hear(heartbeat, false);
+        peer.hear(heartbeat, None);
     }
 
     /// A member was turned away at our door.

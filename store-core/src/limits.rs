@@ -119,7 +119,7 @@ pub const TOMBSTONES_MAX: usize = 1 << 18;
 pub const OWED_DROPS_MAX: usize = 64;
 
 /// A home that sees its clock jump by so much has stood still, and may have been left out of decisions. Ticks come every
-/// 50 ms.
+/// 10 ms.
 pub const DIRECTORY_PAUSE_MS: u64 = 1_500;
 
 /// Most keys per partner that a home remembers to have decided without it (about 8 MiB); beyond them the partner must
@@ -128,6 +128,9 @@ pub const UNTOLD_KEYS_MAX: usize = 1 << 16;
 
 /// Most keys that a partner is told of later in one go.
 pub const RETOLD_AT_ONCE_MAX: usize = 128;
+
+/// Shortest time between two pages of one member, so that calls are served between them.
+pub const LEARNING_PAUSE_MS: u64 = 10;
 
 /// Most pages that a home asks for at once.
 pub const LEARNING_AT_ONCE_MAX: usize = 4;
@@ -138,8 +141,8 @@ pub const RETRY_MS: u64 = 250;
 /// Most keys that are looked at for one page of a hand-over, give or take a shard.
 pub const HAND_OVER_KEYS_SEEN_MAX: usize = 1 << 13;
 
-/// Most objects that a holder looks at for one page of an announcement.
-pub const ANNOUNCED_KEYS_SEEN_MAX: usize = 1 << 11;
+/// Most objects that a holder looks at for one page of an announcement (about a third of a millisecond).
+pub const ANNOUNCED_KEYS_SEEN_MAX: usize = 1 << 10;
 
 /// Most drops that are asked for at once, removals aside.
 pub const PAID_AT_ONCE_MAX: usize = 256;

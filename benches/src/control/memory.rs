@@ -106,7 +106,7 @@ impl Home {
             node: PARTNER,
             incarnation: LIFE,
             untold_keys: 0,
-            is_reachable: true,
+            asked_at: Some(Time::MAX),
         })?;
         ensure!(home.directory.counts().is_settled(), "the home has not settled");
         Ok(home)

@@ -80,8 +80,8 @@ pub enum Event {
         ///
         /// [`Heartbeat::untold_keys`]: tenon_protocol::member::Heartbeat::untold_keys
         untold_keys: u64,
-        /// It has answered this node, so that it can be asked.
-        is_reachable: bool,
+        /// It has answered what this node asked it then, so that it can be asked. `None`: it has only called.
+        asked_at: Option<Time>,
     },
     /// A member can't be reached.
     Lost {

@@ -4,7 +4,8 @@ use super::members::Learning;
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{
-    DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, RETOLD_AT_ONCE_MAX, RETRY_MS,
+    DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, LEARNING_PAUSE_MS, RETOLD_AT_ONCE_MAX,
+    RETRY_MS,
 };
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::ids::{KeyHash, NodeId};
@@ -160,7 +161,11 @@ impl Directory {
             let Learning::Asked(after) = *learning else { return };
             *learning = match next {
                 Some(None) => Learning::Done,
-                Some(next) if next > after => Learning::Open(next),
+                // Calls are served between the pages.
+                Some(next) if next > after => {
+                    member.ask_at = now.after_ms(LEARNING_PAUSE_MS);
+                    Learning::Open(next)
+                }
                 // No answer, or one that leads nowhere.
                 _ => {
                     member.ask_at = now.after_ms(RETRY_MS);

@@ -65,6 +65,8 @@ pub struct Directory {
     members: Members,
     /// Of the event being handled.
     now: Time,
+    /// When this node went on after it had stood still.
+    went_on_at: Time,
     entries: Entries,
     tombstones: Tombstones,
     /// The latest life of each node that was seen.
@@ -102,6 +104,7 @@ impl Directory {
             node,
             members: Members::default(),
             now: Time::ZERO,
+            went_on_at: Time::ZERO,
             entries: Entries::default(),
             tombstones: Tombstones::default(),
             lives: BTreeMap::new(),
@@ -155,6 +158,7 @@ impl Directory {
         // Ticks come so often that only a node that stood still sees such a gap.
         if now.since_ms(self.now) >= DIRECTORY_PAUSE_MS && !is_planted(Bug::PauseUnnoticed) {
             self.members.doubt_all();
+            self.went_on_at = now;
         }
         self.now = self.now.max(now);
         match event {
@@ -174,8 +178,8 @@ impl Directory {
                 node,
                 incarnation,
                 untold_keys,
-                is_reachable,
-            } => self.heard(node, incarnation, untold_keys, is_reachable),
+                asked_at,
+            } => self.heard(node, incarnation, untold_keys, asked_at),
             Event::Lost { node } => {
                 self.members.lost(node);
                 self.retry_waiting();
@@ -252,8 +256,10 @@ impl Directory {
     }
 
     /// A member was heard of.
-    fn heard(&mut self, node: NodeId, incarnation: Incarnation, untold_keys: u64, is_reachable: bool) {
+    fn heard(&mut self, node: NodeId, incarnation: Incarnation, untold_keys: u64, asked_at: Option<Time>) {
         self.note_life(node, incarnation);
+        // What was asked before this node stood still says nothing of what it missed.
+        let is_reachable = asked_at.is_some_and(|asked_at| asked_at >= self.went_on_at);
         if self.members.heard(node, incarnation, untold_keys, is_reachable) {
             self.collect_debts(node);
         }

@@ -58,12 +58,12 @@ pub struct Commit {
 
 impl Commit {
     /// What homes are to be told if it has come to nothing.
-    fn withdrawal(&self, holder: NodeId) -> HomeEventKind {
-        HomeEventKind::Withdrawn(Withdrawal {
+    fn withdrawal(&self, holder: NodeId) -> Withdrawal {
+        Withdrawal {
             put_id: self.put_id,
             holder,
             generation: self.region.generation,
-        })
+        }
     }
 }
 
@@ -112,7 +112,7 @@ impl Verified {
         }
     }
 
-    pub(super) fn withdrawal(&self) -> HomeEventKind {
+    pub(super) fn withdrawal(&self) -> Withdrawal {
         self.commit.withdrawal(self.replica.holder)
     }
 }
@@ -131,7 +131,7 @@ impl Unreported {
         self.outcome.committed.version
     }
 
-    pub(super) fn withdrawal(&self, holder: NodeId) -> HomeEventKind {
+    pub(super) fn withdrawal(&self, holder: NodeId) -> Withdrawal {
         self.commit.withdrawal(holder)
     }
 }

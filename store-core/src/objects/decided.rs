@@ -5,7 +5,7 @@ use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::Epoch;
-use tenon_protocol::member::{HomeAnswer, HomeEventKind};
+use tenon_protocol::member::{HomeAnswer, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult};
 
 /// A commit after the homes were asked.
@@ -21,7 +21,7 @@ pub enum Proposed {
         /// Why.
         error: ServiceError,
         /// What the homes are to be told, which may wait for it.
-        withdrawal: HomeEventKind,
+        withdrawal: Withdrawal,
     },
 }
 
@@ -35,7 +35,7 @@ pub enum Reported {
         /// Why.
         error: ServiceError,
         /// The object was dropped, and the homes are to be told. `None`: it stays, and the homes may not know of it.
-        withdrawal: Option<HomeEventKind>,
+        withdrawal: Option<Withdrawal>,
     },
 }
 

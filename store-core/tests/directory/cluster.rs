@@ -361,7 +361,7 @@ impl Cluster {
             node: id,
             incarnation: Incarnation(incarnation),
             untold_keys,
-            is_reachable: true,
+            asked_at: Some(self.now),
         };
         self.event(home, heard);
     }
@@ -449,7 +449,7 @@ pub(crate) fn heard(node: NodeId, incarnation: Incarnation) -> Event {
         node,
         incarnation,
         untold_keys: 0,
-        is_reachable: true,
+        asked_at: Some(Time::MAX),
     }
 }
 

@@ -3,9 +3,13 @@
 use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
 use tenon_store_core::directory::{Directory, Event};
-use tenon_store_core::limits::{COLLECT_MS, DIRECTORY_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX};
+use tenon_store_core::limits::{
+    COLLECT_MS, DIRECTORY_PAUSE_MS, LEARNING_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX,
+};
+use tenon_store_core::time::Time;
 
 fn version(epoch: u64, put_id: u64) -> Version {
     Version {
@@ -155,7 +159,10 @@ fn a_partner_that_missed_more_than_is_remembered_takes_all() {
         cluster.store(FIRST, hash(id), id + 1, 0);
     }
     find(&mut cluster, SECOND);
-    cluster.settle();
+    for _ in 0..=UNTOLD_KEYS_MAX / PAGE_KEYS_MAX {
+        cluster.settle();
+        cluster.pass(LEARNING_PAUSE_MS);
+    }
     cluster.hear(SECOND, home_id(FIRST));
     let [first, second] = [FIRST, SECOND].map(|home| cluster.directories[home].counts());
     assert_eq!((first.keys as u64, second.keys as u64), (missed, missed));
@@ -167,6 +174,14 @@ fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner(
     let mut cluster = met(1);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     cluster.now = cluster.now.after_ms(DIRECTORY_PAUSE_MS);
+    assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Unknown);
+    let answer_from_before = Event::Heard {
+        node: home_id(SECOND),
+        incarnation: tenon_protocol::ids::Incarnation(1),
+        untold_keys: 0,
+        asked_at: Some(Time::ZERO),
+    };
+    cluster.event(FIRST, answer_from_before);
     assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Unknown);
     cluster.hear(FIRST, home_id(SECOND));
     assert_eq!(cluster.located(FIRST, key(1)), Some(stored));

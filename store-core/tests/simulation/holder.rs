@@ -8,7 +8,7 @@ use crate::world::Sim;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, PutId};
-use tenon_protocol::member::{HomeEventKind, MirrorEntry};
+use tenon_protocol::member::{HomeEventKind, MirrorEntry, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, Replica};
 use tenon_store_core::objects::{
     CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveSpec, Unreported, Verified,
@@ -225,11 +225,12 @@ impl Sim {
     }
 
     /// Tells the homes that a proposal is given up; nobody waits for that.
-    fn withdraw(&self, me: usize, key: usize, withdrawal: HomeEventKind) {
+    fn withdraw(&self, me: usize, key: usize, withdrawal: Withdrawal) {
         let sim = self.clone();
         let deadline = self.clock(me).after_ms(WITHDRAW_MS);
         self.spawn(Some(me), async move {
-            let _ = sim.decide(me, key, withdrawal, deadline).await;
+            let kind = HomeEventKind::Withdrawn(withdrawal);
+            let _ = sim.decide(me, key, kind, deadline).await;
         });
     }
 

@@ -168,10 +168,11 @@ impl Sim {
 
     async fn beat(self, me: usize, other: usize) {
         let ask = Ask::Member(MemberRequest::Heartbeat(self.heartbeat(me, other)));
-        let deadline = self.clock(me).after_ms(PROBE_MS);
+        let asked_at = self.clock(me);
+        let deadline = asked_at.after_ms(PROBE_MS);
         let failure = match self.exchange(me, other, ask, deadline, true).await {
             Ok(Tell::Member(MemberReply::Heartbeat(heartbeat))) => {
-                self.alive(me, other, &heartbeat);
+                self.alive(me, other, &heartbeat, asked_at);
                 None
             }
             Err(NoAnswer::Broken) => {
@@ -203,7 +204,7 @@ impl Sim {
     }
 
     /// A member has answered a probe.
-    fn alive(&self, me: usize, other: usize, heartbeat: &Heartbeat) {
+    fn alive(&self, me: usize, other: usize, heartbeat: &Heartbeat, asked_at: Time) {
         let life = self.with(|world| {
             let now = world.clock(me);
             let peer = world.process(me).peers.get_mut(&other).expect("a member");
@@ -212,7 +213,7 @@ impl Sim {
         self.note(me, other, life, heartbeat.incarnation);
         self.publish_state(me, other);
         if !matches!(life, Life::Stale { .. }) {
-            self.hear(me, other, heartbeat, true);
+            self.hear(me, other, heartbeat, Some(asked_at));
         }
     }
 
@@ -229,15 +230,15 @@ impl Sim {
             Life::New { .. } => self.probe_now(me, other),
             Life::Stale { .. } => return,
         }
-        self.hear(me, other, heartbeat, false);
+        self.hear(me, other, heartbeat, None);
     }
 
-    fn hear(&self, me: usize, other: usize, heartbeat: &Heartbeat, is_reachable: bool) {
+    fn hear(&self, me: usize, other: usize, heartbeat: &Heartbeat, asked_at: Option<Time>) {
         let event = Event::Heard {
             node: self.id(other),
             incarnation: heartbeat.incarnation,
             untold_keys: heartbeat.untold_keys,
-            is_reachable,
+            asked_at,
         };
         self.tell_homes(me, [event]);
     }
