@@ -17,6 +17,7 @@ use tenon_protocol::member::{
 use tenon_protocol::message::Replica;
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::directory::{Action, Directory, Event, RequestToken};
+use tenon_store_core::limits::LEARNING_PAUSE_MS;
 use tenon_store_core::objects::{
     Accepted, CommitSpec, CommitStep, Holder, HolderConfig, Owner, ReserveSpec, SealPlan, SegmentSpec, SegmentTable,
 };
@@ -108,6 +109,11 @@ impl Home {
             untold_keys: 0,
             asked_at: Some(Time::MAX),
         })?;
+        // Pages come apart in time.
+        for _ in 0..=home.announced.len() / PAGE_KEYS_MAX {
+            home.now = home.now.after_ms(LEARNING_PAUSE_MS);
+            home.tell(Event::Tick)?;
+        }
         ensure!(home.directory.counts().is_settled(), "the home has not settled");
         Ok(home)
     }
