@@ -62,6 +62,8 @@ pub(crate) struct Peer {
     control: LinkSlot,
     heartbeat: LinkSlot,
     probe_now: Notify,
+    /// It has called us while it was not thought to be alive.
+    called: Notify,
     on_news: OnNews,
 }
 
@@ -223,8 +225,14 @@ impl Peer {
             tracing::info!(node = %self.node, ?state, "member changed its state");
             if state == NodeState::Unreachable {
                 self.hang_up();
-                (self.on_news)(Event::Lost { node: self.node });
             }
+            self.tell_if_lost(state);
+        }
+    }
+
+    fn tell_if_lost(&self, state: NodeState) {
+        if state == NodeState::Unreachable {
+            (self.on_news)(Event::Lost { node: self.node });
         }
     }
 
@@ -247,7 +255,11 @@ impl Peer {
                 () = self.probe_now.notified() => {}
             }
             if self.reach.lock().tick(clock::now()) {
-                self.probe(own(self.node)).await;
+                tokio::select! {
+                    biased;
+                    () = self.probe(own(self.node)) => {}
+                    () = self.called.notified() => self.reach.lock().probe_given_up(clock::now()),
+                }
             }
             self.publish();
         }
@@ -271,7 +283,12 @@ impl Peer {
             }
             Err(error) => self.link_failed(&error),
         };
-        self.reach.lock().probe_failed(clock::now(), failure);
+        let state = {
+            let mut reach = self.reach.lock();
+            reach.probe_failed(clock::now(), failure);
+            reach.state()
+        };
+        self.tell_if_lost(state);
     }
 
     fn info(&self) -> NodeInfo {
@@ -319,6 +336,7 @@ impl Peers {
                 control: tokio::sync::Mutex::default(),
                 heartbeat: tokio::sync::Mutex::default(),
                 probe_now: Notify::new(),
+                called: Notify::new(),
                 on_news: Arc::clone(on_news),
             };
             (node, Arc::new(peer))
@@ -355,12 +373,18 @@ impl Peers {
     /// A member's own heartbeat has arrived: it lives. If it was thought not to answer, it is probed at once.
     pub(crate) fn heard(&self, node: NodeId, heartbeat: Heartbeat) {
         let Some(peer) = self.members.get(&node) else { return };
-        let life = peer.reach.lock().seen(clock::now(), heartbeat.incarnation);
+        let (life, state) = {
+            let mut reach = peer.reach.lock();
+            (reach.seen(clock::now(), heartbeat.incarnation), reach.state())
+        };
         peer.note(life, heartbeat.incarnation);
-        match life {
-            Life::Same => {}
-            Life::New { .. } => peer.probe_now.notify_one(),
-            Life::Stale { .. } => return,
+        if matches!(life, Life::Stale { .. }) {
+            return;
+        }
+        if state != NodeState::Alive || matches!(life, Life::New { .. }) {
+            // What is on its way to it may have been sent when it was not there.
+            peer.called.notify_one();
+            peer.probe_now.notify_one();
         }
         peer.hear(heartbeat, None);
     }

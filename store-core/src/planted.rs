@@ -29,6 +29,10 @@ pub enum Bug {
     DoubtDoesNotAsk,
     /// A home that has stood still goes on as if nothing had happened.
     PauseUnnoticed,
+    /// A home that gets no answer from its partner goes on alone, also if it has stood still meanwhile.
+    SilenceIsLoss,
+    /// A home decides without a partner that it has lost, though that one has begun a new life and asks it.
+    NewLifeIsLost,
     /// The first home answers without telling the second.
     SecondIsNotTold,
 }
@@ -44,7 +48,7 @@ mod planting {
 
     impl Bug {
         /// Every bug.
-        pub const ALL: [Self; 11] = [
+        pub const ALL: [Self; 13] = [
             Self::SealsUnaccepted,
             Self::MissesUnsettled,
             Self::SecondDecides,
@@ -55,6 +59,8 @@ mod planting {
             Self::LowerEpochWins,
             Self::DoubtDoesNotAsk,
             Self::PauseUnnoticed,
+            Self::SilenceIsLoss,
+            Self::NewLifeIsLost,
             Self::SecondIsNotTold,
         ];
     }

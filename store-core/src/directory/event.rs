@@ -63,7 +63,8 @@ pub enum Event {
         /// All members, this node among them or not.
         members: Vec<NodeId>,
     },
-    /// A node was seen in this life. Seeing an earlier or the same one again changes nothing.
+    /// A node was seen in this life. Seeing an earlier or the same one again changes nothing. A member in a new life is
+    /// soon heard of by [`Event::Heard`], or lost by [`Event::Lost`] once more.
     Life {
         /// Which node.
         node: NodeId,
@@ -83,12 +84,13 @@ pub enum Event {
         /// It has answered what this node asked it then, so that it can be asked. `None`: it has only called.
         asked_at: Option<Time>,
     },
-    /// A member can't be reached.
+    /// A member can't be reached. Told again whenever trying has shown it again.
     Lost {
         /// Which member.
         node: NodeId,
     },
-    /// Time has passed. Needed every few hundred milliseconds.
+    /// Time has passed. Needed so often that a gap of [`DIRECTORY_PAUSE_MS`](crate::limits::DIRECTORY_PAUSE_MS) means
+    /// that this node stood still.
     Tick,
 }
 

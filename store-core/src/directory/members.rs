@@ -139,18 +139,29 @@ impl Members {
         Some(result)
     }
 
+    /// A member was seen in this life. A later one than the known one runs, though it has not been reached yet: who took
+    /// it for lost must not decide without it before that was tried again.
+    pub(super) fn met(&mut self, id: NodeId, life: Incarnation) {
+        self.change(id, |member| {
+            if member.life.is_some_and(|known| known >= life) {
+                return;
+            }
+            // It knows nothing and will ask for all.
+            member.untold.clear();
+            member.has_overflowed = false;
+            member.life = Some(life);
+            if member.sight == Sight::Lost && !is_planted(Bug::NewLifeIsLost) {
+                member.sight = Sight::Unknown;
+            }
+        });
+    }
+
     /// A member was heard of in this life. True if it was not seen before and is now.
     pub(super) fn heard(&mut self, id: NodeId, life: Incarnation, untold_keys: u64, is_reachable: bool) -> bool {
         let newly_seen = self.change(id, |member| {
             if member.life.is_some_and(|known| known > life) {
                 return false;
             }
-            if member.life.is_some_and(|known| known < life) {
-                // It knows nothing and will ask for all.
-                member.untold.clear();
-                member.has_overflowed = false;
-            }
-            member.life = Some(life);
             member.withholds = untold_keys > 0;
             if untold_keys == UNTOLD_ALL && member.handed_over == Learning::Done {
                 member.handed_over = Learning::Open(None);
@@ -206,6 +217,11 @@ impl Members {
     /// Whether a member is seen.
     pub(super) fn is_seen(&self, id: NodeId) -> bool {
         self.by_id.get(&id).is_some_and(|member| member.sight == Sight::Seen)
+    }
+
+    /// Whether a member is known to be out of reach, or is none any more.
+    pub(super) fn is_lost(&self, id: NodeId) -> bool {
+        self.by_id.get(&id).is_none_or(|member| member.sight == Sight::Lost)
     }
 
     /// The members that are seen and may be asked now.

@@ -2,7 +2,7 @@
 
 use super::entry::{Object, Pending};
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
-use super::{Action, Directory};
+use super::{Action, Answer, Directory};
 use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -35,6 +35,33 @@ impl Directory {
             event,
         });
         self.wait(key, asker, Step::Mirror(decision));
+    }
+
+    /// The partner has answered, or not, what it was told.
+    pub(super) fn mirror_answered(&mut self, key: KeyHash, asker: Asker, decision: Decision, answer: Answer) {
+        let partner = asker.homes.partner_of(self.node);
+        let is_lost = partner.is_none_or(|partner| self.members.is_lost(partner));
+        if matches!(answer, Answer::Unreachable) && !is_lost && !is_planted(Bug::SilenceIsLoss) {
+            self.untaken.insert(key);
+            return self.wait(key, asker, Step::Mirror(decision));
+        }
+        self.mirrored(key, asker, decision, answer.into_mirrored());
+    }
+
+    /// Tells the partner once more what it did not answer, unless it is lost meanwhile.
+    pub(super) fn tell_again(&mut self, key: KeyHash) {
+        let running = self.work.get_mut(&key).and_then(|work| work.running.take());
+        let Some((asker, Step::Mirror(decision))) = running else {
+            unreachable!("a key stands here while its partner is told");
+        };
+        self.lose_the_dead(key);
+        let partner = asker.homes.partner_of(self.node);
+        if partner.is_none_or(|partner| self.members.is_lost(partner)) {
+            self.mirrored(key, asker, decision, Mirrored::Alone { degraded: true });
+        } else {
+            self.mirror(key, asker, decision);
+        }
+        self.advance(key);
     }
 
     /// What is known of a key, for the other home.

@@ -12,8 +12,12 @@
 //! changes in their order. A proposal for a key that has an accepted object which is not sealed yet is *parked* until
 //! that is decided.
 //!
+//! *Alone.* A home decides without its partner only while that one is known to be out of reach ([`Event::Lost`]). A
+//! question that was not answered says less: the link may have broken, the answer may be late, or this node may have
+//! stood still while the other one went on. It is asked again until there is an answer or the partner is lost.
+//!
 //! *Bounds.* Every request is answered once, at the latest at the first [`Event::Tick`] after its deadline; every
-//! question that is not answered within its deadline is taken as unreachable. The caller tells at once of questions
+//! question that is not answered within its deadline is taken as not delivered. The caller tells at once of questions
 //! that cannot be delivered, or whose link broke, by [`Event::Unreachable`]. A node that *refuses* the other is not
 //! unreachable: the caller answers with an error, and no home acts alone because of it.
 //!
@@ -81,6 +85,10 @@ pub struct Directory {
     last_question: u64,
     /// Decisions that wait until more is known.
     waiting: VecDeque<(KeyHash, Job)>,
+    /// Keys whose running step is to tell the partner, which did not answer and is not known to be out of reach.
+    untaken: BTreeSet<KeyHash>,
+    /// Requests for the first home, which did not answer and is not known to be out of reach.
+    unforwarded: VecDeque<(RequestToken, HomeEvent)>,
     retry_at: Time,
     contested: Contested,
     /// See [`DirectoryCounts::learned`].
@@ -115,6 +123,8 @@ impl Directory {
             questions: Deadlined::new(),
             last_question: 0,
             waiting: VecDeque::new(),
+            untaken: BTreeSet::new(),
+            unforwarded: VecDeque::new(),
             retry_at: Time::ZERO,
             contested: Contested::default(),
             learned: 0,
@@ -173,7 +183,10 @@ impl Directory {
                 let others = members.into_iter().filter(|member| *member != self.node);
                 self.members.set(others);
             }
-            Event::Life { node, incarnation } => self.note_life(node, incarnation),
+            Event::Life { node, incarnation } => {
+                self.note_life(node, incarnation);
+                self.members.met(node, incarnation);
+            }
             Event::Heard {
                 node,
                 incarnation,
@@ -182,6 +195,7 @@ impl Directory {
             } => self.heard(node, incarnation, untold_keys, asked_at),
             Event::Lost { node } => {
                 self.members.lost(node);
+                self.ask_again();
                 self.retry_waiting();
             }
             Event::Tick => self.tick(),
@@ -258,10 +272,12 @@ impl Directory {
     /// A member was heard of.
     fn heard(&mut self, node: NodeId, incarnation: Incarnation, untold_keys: u64, asked_at: Option<Time>) {
         self.note_life(node, incarnation);
+        self.members.met(node, incarnation);
         // What was asked before this node stood still says nothing of what it missed.
         let is_reachable = asked_at.is_some_and(|asked_at| asked_at >= self.went_on_at);
         if self.members.heard(node, incarnation, untold_keys, is_reachable) {
             self.collect_debts(node);
+            self.ask_again();
         }
         self.learn();
         self.retry_waiting();
@@ -282,6 +298,33 @@ impl Directory {
         });
     }
 
+    /// The first home did not answer what it is to decide.
+    fn not_forwarded(&mut self, token: RequestToken, event: HomeEvent) {
+        match self.requests.deadline(token) {
+            // That the caller's time is over does not say that the first home can't be reached.
+            Some(deadline) if deadline <= self.now && !is_planted(Bug::SecondDecidesLate) => self.give_up(token),
+            Some(_) if self.members.is_lost(event.homes.first) || is_planted(Bug::SecondDecidesLate) => {
+                self.submit(event.key_hash, Job::new(token, event));
+            }
+            Some(_) => self.unforwarded.push_back((token, event)),
+            // Nobody waits for it any more.
+            None => {}
+        }
+    }
+
+    /// Asks partners again what they did not answer, or goes on without those that are lost.
+    fn ask_again(&mut self) {
+        for (token, event) in std::mem::take(&mut self.unforwarded) {
+            match self.requests.deadline(token) {
+                Some(deadline) if !self.members.is_lost(event.homes.first) => self.forward(token, deadline, event),
+                _ => self.not_forwarded(token, event),
+            }
+        }
+        for key in std::mem::take(&mut self.untaken) {
+            self.tell_again(key);
+        }
+    }
+
     fn answered(&mut self, question: QuestionToken, answer: Answer) {
         match self.questions.remove(question) {
             // Its time was over: it has been done without.
@@ -290,15 +333,7 @@ impl Directory {
             Some(Purpose::Forward { token, event }) => match answer {
                 Answer::Partner(answer) => self.reply(Some(token), answer),
                 Answer::Holder(_) | Answer::Page(_) => self.reply(Some(token), Err(wrong_answer())),
-                // That the caller's time is over does not say that the first home can't be reached.
-                Answer::Unreachable => match self.requests.deadline(token) {
-                    Some(deadline) if deadline > self.now || is_planted(Bug::SecondDecidesLate) => {
-                        self.submit(event.key_hash, Job::new(token, event))
-                    }
-                    Some(_) => self.give_up(token),
-                    // Nobody waits for it any more.
-                    None => {}
-                },
+                Answer::Unreachable => self.not_forwarded(token, event),
             },
             Some(Purpose::Retell { partner, key, stamp }) => {
                 let is_told = matches!(answer, Answer::Partner(Ok(_)));
@@ -328,6 +363,7 @@ impl Directory {
         self.retry_contested();
         if self.now >= self.retry_at {
             self.retry_at = self.now.after_ms(RETRY_MS);
+            self.ask_again();
             self.retry_waiting();
         }
         if self.now >= self.collect_at {
@@ -476,6 +512,8 @@ impl Directory {
             waited_for.extend(work.tokens());
         }
         let mut steps = BTreeSet::new();
+        steps.extend(&self.untaken);
+        waited_for.extend(self.unforwarded.iter().map(|(token, _)| *token));
         for (_, purpose) in self.questions.iter() {
             match purpose {
                 Purpose::Step { key } => steps.insert(*key),
@@ -484,7 +522,7 @@ impl Directory {
             };
         }
         let running = self.work.iter().filter(|(_, work)| work.running.is_some());
-        assert!(running.map(|(key, _)| *key).eq(steps), "what runs has no question open");
+        assert!(running.map(|(key, _)| *key).eq(steps), "what runs waits for nothing");
         for (token, _) in self.requests.iter() {
             assert!(waited_for.contains(&token), "{token:?} will never be answered");
         }

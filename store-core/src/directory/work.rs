@@ -313,7 +313,7 @@ impl Directory {
             Step::Win(object, inquiry) => self.won(key, asker, object, inquiry, answer.into_holders()),
             Step::Doubt(inquiry) => self.doubted(key, asker, inquiry, answer.into_holders()),
             Step::Recall(kind) => self.recalled(key, Job::of(asker, kind), answer),
-            Step::Mirror(decision) => self.mirrored(key, asker, decision, answer.into_mirrored()),
+            Step::Mirror(decision) => self.mirror_answered(key, asker, decision, answer),
             Step::Drop(mut drops) => {
                 let owed = drops.open.remove(&question).expect("a drop that is waited for");
                 self.dropped(key, asker, drops, owed, answer.into_holders());
@@ -371,7 +371,7 @@ impl Answer {
         }
     }
 
-    fn into_mirrored(self) -> Mirrored {
+    pub(super) fn into_mirrored(self) -> Mirrored {
         match self {
             Self::Partner(Ok(HomeAnswer::Done { .. })) => Mirrored::Told,
             Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry),

@@ -132,6 +132,13 @@ impl Reachability {
         }
     }
 
+    /// The probe under way is not waited for any longer: the member has called us since it was sent, and may not have
+    /// been there to get it. Another one is to be sent at once.
+    pub fn probe_given_up(&mut self, now: Time) {
+        self.is_probing = false;
+        self.probe_at = self.probe_at.min(now);
+    }
+
     /// A probe brought no answer.
     pub fn probe_failed(&mut self, now: Time, failure: ProbeFailure) {
         self.is_probing = false;
@@ -273,6 +280,17 @@ mod tests {
         assert!(peer.tick(at(2_000)));
         assert_eq!(peer.answered(at(2_000), FIRST), Life::Stale { known: next });
         assert_eq!(peer.incarnation(), Some(next));
+    }
+
+    #[test]
+    fn a_probe_that_is_given_up_is_followed_by_another_and_its_silence_counts() {
+        let mut peer = alive();
+        assert!(peer.tick(at(1_000)));
+        assert!(!peer.tick(at(2_000)));
+        peer.probe_given_up(at(2_000));
+        assert!(peer.tick(at(2_000)));
+        peer.tick(at(4_000));
+        assert_eq!(peer.state(), NodeState::Unreachable);
     }
 
     #[test]

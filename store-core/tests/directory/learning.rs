@@ -2,7 +2,7 @@
 
 use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::ids::{Epoch, Incarnation, Version};
 use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
 use tenon_store_core::directory::{Directory, Event};
@@ -118,7 +118,7 @@ fn a_put_at_a_home_that_does_not_know_all_is_decided_with_what_its_partner_knows
     restart(&mut cluster, FIRST);
     let members = vec![home_id(FIRST), home_id(SECOND), holder_id(0), holder_id(1)];
     cluster.event(FIRST, Event::View { members });
-    cluster.event(FIRST, heard(home_id(SECOND), tenon_protocol::ids::Incarnation(1)));
+    cluster.event(FIRST, heard(home_id(SECOND), Incarnation(1)));
     cluster.under_way.clear();
     assert!(!cluster.directories[FIRST].counts().is_settled());
     let put = cluster.send(FIRST, key(1), propose(2, 1, 1));
@@ -177,7 +177,7 @@ fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner(
     assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Unknown);
     let answer_from_before = Event::Heard {
         node: home_id(SECOND),
-        incarnation: tenon_protocol::ids::Incarnation(1),
+        incarnation: Incarnation(1),
         untold_keys: 0,
         asked_at: Some(Time::ZERO),
     };
@@ -312,6 +312,103 @@ fn a_put_that_goes_on_after_its_home_stood_still_does_not_take_the_place_of_one_
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(stored));
     }
+}
+
+#[test]
+fn a_home_that_stood_still_while_it_told_of_a_seal_learns_first_what_its_partner_has_decided() {
+    let mut cluster = met(2);
+    let late = match cluster.call(FIRST, key(1), propose(1, 0, 1)) {
+        Ok(HomeAnswer::Accepted { version, .. }) => version,
+        other => panic!("{other:?}"),
+    };
+    cluster.holders[0].sealed.insert(key(1), late);
+    cluster.deadline_ms = 10 * PENDING_CHECK_MS;
+    let report = cluster.send(FIRST, key(1), HomeEventKind::Sealed { version: late });
+    cluster.deliver(0);
+    // It stands still, what it has sent is lost with it, and its partner stores another put.
+    cluster.under_way.clear();
+    lose(&mut cluster, FIRST);
+    cluster.holders[0].answers = false;
+    for _ in 0..3 {
+        cluster.pass(PENDING_CHECK_MS);
+        cluster.settle();
+    }
+    let stored = cluster.store(SECOND, key(1), 2, 1);
+    assert_eq!(stored.epoch, late.epoch);
+    // It goes on, and its question has run out long ago.
+    cluster.home_answers = [true; 2];
+    cluster.holders[0].answers = true;
+    cluster.event(FIRST, Event::Tick);
+    cluster.settle();
+    for (home, other) in [(FIRST, SECOND), (SECOND, FIRST), (FIRST, SECOND)] {
+        cluster.hear(home, home_id(other));
+        cluster.settle();
+    }
+    let error = cluster.answers.remove(&report).unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+}
+
+#[test]
+fn a_home_goes_on_alone_once_the_partner_that_does_not_answer_is_lost() {
+    let mut cluster = met(1);
+    // Its link breaks first.
+    cluster.home_answers[SECOND] = false;
+    let token = cluster.send(FIRST, key(1), propose(1, 0, 1));
+    cluster.settle();
+    assert_eq!(cluster.answers.get(&token), None);
+    lose(&mut cluster, SECOND);
+    cluster.settle();
+    let answer = cluster.answers.remove(&token).unwrap();
+    assert!(
+        matches!(answer, Ok(HomeAnswer::Accepted { degraded: true, .. })),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_home_asks_its_partner_again_where_only_the_link_broke() {
+    let mut cluster = met(1);
+    for (home, other) in [(FIRST, SECOND), (SECOND, FIRST)] {
+        cluster.home_answers[other] = false;
+        let token = cluster.send(home, key(home as u8), propose(1, 0, 1));
+        cluster.settle();
+        cluster.home_answers[other] = true;
+        cluster.pass(RETRY_MS);
+        cluster.settle();
+        let answer = cluster.answers.remove(&token).unwrap();
+        assert!(
+            matches!(answer, Ok(HomeAnswer::Accepted { degraded: false, .. })),
+            "{answer:?}"
+        );
+    }
+}
+
+#[test]
+fn a_home_does_not_decide_without_a_lost_partner_that_has_begun_a_new_life() {
+    let mut cluster = met(1);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    lose(&mut cluster, SECOND);
+    restart(&mut cluster, SECOND);
+    cluster.home_answers[SECOND] = true;
+    let life = Event::Life {
+        node: home_id(SECOND),
+        incarnation: Incarnation(2),
+    };
+    cluster.event(FIRST, life);
+    // It has reached us and knows all, and we have not reached it yet.
+    cluster.meet(SECOND);
+    cluster.settle();
+    assert_eq!(cluster.located(SECOND, key(1)), Some(stored));
+    let token = cluster.send(FIRST, key(1), HomeEventKind::Remove);
+    cluster.settle();
+    assert_eq!(cluster.answers.get(&token), None);
+    cluster.event(FIRST, heard(home_id(SECOND), Incarnation(2)));
+    cluster.settle();
+    assert_eq!(cluster.answers.remove(&token), Some(done(true)));
+    assert_eq!(cluster.located(SECOND, key(1)), None);
 }
 
 #[test]

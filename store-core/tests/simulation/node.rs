@@ -70,7 +70,8 @@ pub(crate) struct Peer {
     pub(crate) reach: Reachability,
     /// As it was made known.
     pub(crate) state: NodeState,
-    pub(crate) is_probing: bool,
+    /// Probes so far, those that were given up among them.
+    pub(crate) probes: u64,
     /// The life that the present connection leads to.
     pub(crate) met: Option<Incarnation>,
 }
@@ -112,7 +113,7 @@ impl Process {
             let peer = Peer {
                 reach: Reachability::new(TIMING),
                 state: NodeState::Unknown,
-                is_probing: false,
+                probes: 0,
                 met: None,
             };
             (other, peer)

@@ -152,25 +152,30 @@ impl Sim {
 
     /// Looks whether a member is to be probed.
     pub(crate) fn probe(&self, me: usize, other: usize) {
-        let is_due = self.with(|world| {
+        let due = self.with(|world| {
             let now = world.clock(me);
             let peer = world.process(me).peers.get_mut(&other).expect("a member");
-            let is_due = !peer.is_probing && peer.reach.tick(now);
-            peer.is_probing |= is_due;
-            is_due
+            let is_due = peer.reach.tick(now);
+            peer.probes += u64::from(is_due);
+            is_due.then_some(peer.probes)
         });
-        if is_due {
+        if let Some(probe) = due {
             let sim = self.clone();
-            self.spawn(Some(me), async move { sim.beat(me, other).await });
+            self.spawn(Some(me), async move { sim.beat(me, other, probe).await });
         }
         self.publish_state(me, other);
     }
 
-    async fn beat(self, me: usize, other: usize) {
+    async fn beat(self, me: usize, other: usize, probe: u64) {
         let ask = Ask::Member(MemberRequest::Heartbeat(self.heartbeat(me, other)));
         let asked_at = self.clock(me);
         let deadline = asked_at.after_ms(PROBE_MS);
-        let failure = match self.exchange(me, other, ask, deadline, true).await {
+        let answered = self.exchange(me, other, ask, deadline, true).await;
+        let is_given_up = self.with(|world| world.process(me).peers[&other].probes) != probe;
+        if is_given_up && answered.is_err() {
+            return;
+        }
+        let failure = match answered {
             Ok(Tell::Member(MemberReply::Heartbeat(heartbeat))) => {
                 self.alive(me, other, &heartbeat, asked_at);
                 None
@@ -181,15 +186,19 @@ impl Sim {
             }
             Ok(_) | Err(_) => Some(ProbeFailure::Silent),
         };
-        self.with(|world| {
+        let is_lost = self.with(|world| {
             let now = world.clock(me);
             let peer = world.process(me).peers.get_mut(&other).expect("a member");
-            peer.is_probing = false;
             if let Some(failure) = failure {
                 peer.reach.probe_failed(now, failure);
             }
+            failure.is_some() && peer.reach.state() == NodeState::Unreachable
         });
         self.publish_state(me, other);
+        if is_lost {
+            let node = self.id(other);
+            self.tell_homes(me, [Event::Lost { node }]);
+        }
     }
 
     /// What this node says of itself to a member.
@@ -219,16 +228,23 @@ impl Sim {
 
     /// A member's own heartbeat has arrived.
     pub(crate) fn heard(&self, me: usize, other: usize, heartbeat: &Heartbeat) {
-        let life = self.with(|world| {
+        let (life, state) = self.with(|world| {
             let now = world.clock(me);
             let peer = world.process(me).peers.get_mut(&other).expect("a member");
-            peer.reach.seen(now, heartbeat.incarnation)
+            (peer.reach.seen(now, heartbeat.incarnation), peer.reach.state())
         });
         self.note(me, other, life, heartbeat.incarnation);
-        match life {
-            Life::Same => {}
-            Life::New { .. } => self.probe_now(me, other),
-            Life::Stale { .. } => return,
+        if matches!(life, Life::Stale { .. }) {
+            return;
+        }
+        if state != NodeState::Alive || matches!(life, Life::New { .. }) {
+            self.with(|world| {
+                let now = world.clock(me);
+                let peer = world.process(me).peers.get_mut(&other).expect("a member");
+                peer.probes += 1;
+                peer.reach.probe_given_up(now);
+            });
+            self.probe_now(me, other);
         }
         self.hear(me, other, heartbeat, None);
     }
