@@ -5,6 +5,7 @@
 //!
 //! * [`cluster`] – starts nodes with a static view and looks after them; [`node`] – one of them.
 //! * [`http`], [`raw`] – a small HTTP client, and a client of the link that does exactly what it is told.
+//! * [`machine`] – a machine with RDMA devices, in which programs run.
 //! * [`network`] – namespaces for nodes, joined by links that can be cut.
 //! * [`objects`] – what was put into a cluster, and whether it is found again.
 //! * [`proxy`] – stands between nodes and damages, stalls or cuts.
@@ -20,6 +21,7 @@ pub mod address;
 pub mod binaries;
 pub mod cluster;
 pub mod http;
+pub mod machine;
 pub mod network;
 pub mod node;
 pub mod objects;
