@@ -8,7 +8,9 @@
 //! Engines: [`tcp`] (TCP and unix stream sockets), [`local`] (one process), [`sim`] (seeded faults). All pass the suite
 //! in `conformance`.
 //!
-//! Architecture invariant: `unsafe` code lives in the `memory` module alone.
+//! [`verbs`] has the objects of RDMA, on which an engine can be built.
+//!
+//! Architecture invariant: `unsafe` code lives in the `memory` module and in `verbs/raw.rs` alone.
 #![deny(unsafe_code)]
 
 mod carry;
@@ -26,6 +28,7 @@ pub mod sim;
 mod stream;
 mod task;
 pub mod tcp;
+pub mod verbs;
 mod wire;
 
 pub use engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult};

@@ -98,3 +98,17 @@ const _: () = assert!(
     MAX_BATCH_TRANSFERS <= MAX_QUEUED_READS,
     "the largest group fits in an owner's queue"
 );
+/// Completions taken from a device in one go: more would keep the queue's lock from posters and other reapers for long.
+pub const COMPLETIONS_PER_POLL: usize = 32;
+/// Requests of a queue pair's send queue unless told otherwise: with slices of 1 MiB far beyond what fills any link, and
+/// small enough for many hundred queue pairs.
+pub const VERBS_SEND_REQUESTS: u32 = 128;
+/// Parts of one request unless told otherwise, clamped to the device: a send queue's memory grows with it.
+pub const VERBS_PARTS_MAX: u32 = 8;
+/// Bytes that a request carries in itself unless told otherwise: what one cache line or a small message has.
+pub const VERBS_INLINE_BYTES: u32 = 64;
+/// Most retries after silence, and after answers that the peer is not ready. Seven means for ever to some devices, and
+/// no request may hang.
+pub const VERBS_RETRIES_MAX: u8 = 6;
+/// Largest exponent of the acknowledgement timeout: 4.3 s, so that a dead peer is noticed within half a minute.
+pub const VERBS_TIMEOUT_EXPONENT_MAX: u8 = 20;

@@ -51,6 +51,14 @@ impl Slice {
         self.offset_bytes..self.offset_bytes + self.len_bytes
     }
 
+    /// The address of its first byte, for a device. All of the slice is mapped while it lives; who passes the address on
+    /// keeps the slice as long as anything may use it.
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.memory
+            .address(self.offset_bytes, self.len_bytes)
+            .expect("a slice lies inside its memory")
+    }
+
     /// A part of it; offsets count from its start.
     ///
     /// # Errors

@@ -1,0 +1,124 @@
+//! Memory windows of type 2: access to a part of a region, given and taken back by requests of a queue pair.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::error::VerbsError;
+use super::memory_region::{Access, Local, RegionKey};
+use super::queue_pair::{QueuePair, Shared};
+use super::raw;
+use super::request::{Binding, PostError, PostFailure, SendRequest};
+
+/// A window of one queue pair: only the peer of that queue pair can use its key. Whether the device holds the peer to
+/// the window's bounds must be probed: software devices do not.
+///
+/// A window keeps the region it is bound to, and its queue pair: it is released before either. Dropping it takes the
+/// access away, and is safe at any time; but a bound window should be invalidated first, or its queue pair be in ERR.
+pub struct MemoryWindow<T: Send + 'static> {
+    /// Released first.
+    raw: Arc<raw::Mw>,
+    bound: Mutex<Bound>,
+    queue_pair: Arc<Shared<T>>,
+}
+
+struct Bound {
+    /// The part that it gives access to.
+    part: Option<Local>,
+    /// The key of the last binding, or the one it was made with.
+    key: RegionKey,
+}
+
+impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
+    /// A new window, not bound to anything.
+    ///
+    /// # Errors
+    /// [`VerbsError::System`]: the device has none, or no more.
+    pub fn new(queue_pair: &QueuePair<T>) -> Result<Self, VerbsError> {
+        let queue_pair = Arc::clone(queue_pair.shared());
+        let raw = raw::Mw::new(&queue_pair.raw.pd);
+        let raw = raw.map_err(|source| queue_pair.device().failed("allocate a memory window", source))?;
+        let bound = Mutex::new(Bound {
+            part: None,
+            key: RegionKey(raw.key),
+        });
+        Ok(Self {
+            raw: Arc::new(raw),
+            bound,
+            queue_pair,
+        })
+    }
+
+    /// Posts a request that gives the peer access to a part, of a region registered with
+    /// [`Access::BIND_WINDOWS`], under the key that is returned: tell it once the request is complete. Each binding has
+    /// another key.
+    ///
+    /// # Errors
+    /// [`PostFailure::Window`] if it is bound, and those of [`QueuePair::post_send`].
+    pub fn bind(&self, part: Local, access: Access, context: T) -> Result<RegionKey, PostError<SendRequest<T>>> {
+        let mut bound = self.bound.lock();
+        let key = next_key(bound.key);
+        let binding = Binding {
+            window: Arc::clone(&self.raw),
+            key,
+            part: part.clone(),
+            access,
+        };
+        let request = SendRequest::bind(binding, context);
+        if bound.part.is_some() {
+            return Err(PostError {
+                failure: PostFailure::Window { bound: true },
+                rejected: vec![request],
+            });
+        }
+        self.queue_pair.post_send(vec![request])?;
+        *bound = Bound { part: Some(part), key };
+        Ok(key)
+    }
+
+    /// Posts a request that takes the access away: once it is complete the key is no good any more, and what the peer
+    /// had under way is refused. The window may be bound again at once: the queue pair keeps the order.
+    ///
+    /// # Errors
+    /// [`PostFailure::Window`] if it is not bound (the request is lost with its context), and those of
+    /// [`QueuePair::post_send`].
+    pub fn invalidate(&self, context: T) -> Result<(), PostError<SendRequest<T>>> {
+        let mut bound = self.bound.lock();
+        let Some(part) = bound.part.clone() else {
+            return Err(PostError {
+                failure: PostFailure::Window { bound: false },
+                rejected: Vec::new(),
+            });
+        };
+        self.queue_pair
+            .post_send(vec![SendRequest::invalidate(bound.key, part, context)])?;
+        bound.part = None;
+        Ok(())
+    }
+}
+
+/// The key of the next binding: the last byte counts, the rest names the window.
+fn next_key(key: RegionKey) -> RegionKey {
+    RegionKey((key.0 & !0xff) | (key.0.wrapping_add(1) & 0xff))
+}
+
+impl<T: Send + 'static> fmt::Debug for MemoryWindow<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWindow")
+            .field("part", &self.bound.lock().part)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_binding_has_another_key_of_the_same_window() {
+        assert_eq!(next_key(RegionKey(0x1234_5600)), RegionKey(0x1234_5601));
+        assert_eq!(next_key(RegionKey(0x1234_56ff)), RegionKey(0x1234_5600));
+        assert_eq!(next_key(RegionKey(u32::MAX)), RegionKey(0xffff_ff00));
+    }
+}
