@@ -12,7 +12,7 @@ SEEDS ?= 1..5000
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 
-.PHONY: help setup setup-test run test lint test-rust simulate doc smoke bench-quick bench-transfer bench-placement bench-control evidence deny build clean-run
+.PHONY: help setup setup-test run test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ lint: ## Formatting and clippy, warnings denied
 test-rust: ## All unit, property, conformance and whole-system tests
 	$(CARGO) build --locked -p tenon-agent --bins
 	$(CARGO) test --locked --workspace --all-features
+
+test-rdma: ## Those of RDMA alone, in a machine of their own; TENON_RDMA=native TENON_RDMA_DEVICES=device:address,…: on this host's devices
+	$(CARGO) test --locked --workspace --all-features --test 'rdma_*'
 
 simulate: ## Whole clusters in virtual time, with faults: SEEDS=4711 runs one seed again, SEEDS=1..5000 many
 	SIMULATE_SEEDS=$(SEEDS) $(CARGO) test --locked --release -p tenon-store-core --test simulation -- \

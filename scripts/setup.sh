@@ -5,6 +5,8 @@ set -euo pipefail
 
 purpose=${1:-run}
 rust_min=1.95
+# A user's PATH may lack the administrator's programs, which are there all the same.
+PATH=$PATH:/usr/sbin:/sbin
 
 fail() {
     echo "setup: $*" >&2
@@ -15,22 +17,41 @@ packages=()
 need() { # command package
     command -v "$1" >/dev/null || packages+=("$2")
 }
+need_file() { # pattern package
+    compgen -G "$1" >/dev/null || packages+=("$2")
+}
 need cc build-essential
 need curl curl
 if [ "$purpose" = test ]; then
     need systemd-analyze systemd
     need ip iproute2
+    # The machine with RDMA devices (integration/src/machine).
+    need qemu-system-x86_64 qemu-system-x86
+    need busybox busybox-static
+    need modprobe kmod
+    need xz xz-utils
+    need zstd zstd
+    need ib_read_bw perftest
+    need_file "/usr/lib/*/libibverbs/librxe-rdmav*.so" ibverbs-providers
 fi
 
-if [ "${#packages[@]}" -gt 0 ]; then
+# The machine's kernel is downloaded when it is first needed; apt must know it by then.
+lists_missing=false
+if [ "$purpose" = test ] && command -v apt-cache >/dev/null && ! apt-cache show linux-image-amd64 >/dev/null 2>&1; then
+    lists_missing=true
+fi
+
+if [ "${#packages[@]}" -gt 0 ] || "$lists_missing"; then
     command -v apt-get >/dev/null || fail "install ${packages[*]} (names of Debian packages), then run this again"
     as_root=()
     if [ "$(id -u)" -ne 0 ]; then
-        command -v sudo >/dev/null || fail "as root: apt-get install -y ${packages[*]}; then run this again"
+        command -v sudo >/dev/null || fail "as root: apt-get update && apt-get install -y ${packages[*]}; then run this again"
         as_root=(sudo)
     fi
-    echo "setup: installing ${packages[*]}"
     "${as_root[@]}" apt-get update -qq
+fi
+if [ "${#packages[@]}" -gt 0 ]; then
+    echo "setup: installing ${packages[*]}"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 

@@ -176,7 +176,7 @@ fn a_job_that_does_not_end_is_killed_with_the_machine(mut machine: Machine) {
 
 #[test]
 fn the_machine_does_what_tests_of_rdma_rely_on() {
-    let test = test_binary("tenon-transport", "conformance", "conformance").expect("the conformance suite builds");
+    let test = test_binary("tenon-transport", "conformance").expect("the conformance suite builds");
     let options = MachineOptions {
         programs: vec![test.clone()],
         ..MachineOptions::default()

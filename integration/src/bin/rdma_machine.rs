@@ -1,7 +1,7 @@
 //! Runs a program, or a test of this workspace, in the machine with RDMA devices (see the module `machine`), and ends as it ended.
 //!
 //! `rdma_machine -- rdma link`, `rdma_machine --program target/debug/tenond -- tenond --version`,
-//! `rdma_machine --test tenon-transport:conformance --features conformance -- --nocapture`.
+//! `rdma_machine --test tenon-transport:conformance -- --nocapture`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -20,9 +20,6 @@ struct Arguments {
     /// Build this integration test and run it, with the command as its arguments.
     #[arg(long, value_name = "PACKAGE:TEST", value_parser = package_and_test)]
     test: Option<(String, String)>,
-    /// Features to build the test with, divided by commas.
-    #[arg(long, default_value = "")]
-    features: String,
     /// An environment variable for the command, NAME=VALUE; may be given again.
     #[arg(long, value_parser = name_and_value)]
     env: Vec<(String, String)>,
@@ -56,7 +53,7 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 
 fn run(mut arguments: Arguments) -> Result<JobOutput, MachineError> {
     if let Some((package, test)) = &arguments.test {
-        let path = test_binary(package, test, &arguments.features)?;
+        let path = test_binary(package, test)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         arguments.command.insert(0, name);
         arguments.program.push(path);

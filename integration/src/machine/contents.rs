@@ -30,16 +30,14 @@ const OPENED_LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "libibverbs1"),
 
 const DRIVER_FILE: &str = "/etc/libibverbs.d/rxe.driver";
 
-/// Writes the machine's first file system.
-pub(super) fn write(kernel: &Kernel, programs: &[PathBuf], to: &Path) -> Result<(), MachineError> {
+/// Collects what the machine's first file system holds, all but the kernel's modules.
+pub(super) fn collect(programs: &[PathBuf]) -> Result<Archive, MachineError> {
     let mut archive = Archive::default();
     for dir in ["dev", "etc", "proc", "root", "run/netns", "share", "sys", "tmp", "var"] {
         archive.directory(dir);
     }
     archive.bytes("init", include_bytes!("init.sh"));
-    add_modules(&mut archive, kernel);
-    add_busybox(&mut archive)?;
-    let mut linked = BTreeSet::new();
+    let mut linked = BTreeSet::from([add_busybox(&mut archive)?]);
     for (name, package) in HOST_PROGRAMS {
         let path = program(name, package)?;
         archive.file(format!("bin/{name}"), &path);
@@ -57,27 +55,30 @@ pub(super) fn write(kernel: &Kernel, programs: &[PathBuf], to: &Path) -> Result<
             archive.file(&library, &library);
         }
     }
+    Ok(archive)
+}
+
+/// Writes it with the modules of a kernel.
+pub(super) fn write(mut archive: Archive, kernel: &Kernel, to: &Path) -> Result<(), MachineError> {
+    for path in files_named(&kernel.modules_dir(), "", "") {
+        let name = path.file_name().unwrap_or_default();
+        archive.file(Path::new("modules").join(name), &path);
+    }
     let file = File::create(to).map_err(MachineError::io("make", to))?;
     let mut output = BufWriter::new(file);
     let written = archive.write(&mut output).and_then(|()| output.flush());
     written.map_err(MachineError::io("write", to))
 }
 
-fn add_modules(archive: &mut Archive, kernel: &Kernel) {
-    for path in files_named(&kernel.modules_dir(), "", "") {
-        let name = path.file_name().unwrap_or_default();
-        archive.file(Path::new("modules").join(name), &path);
-    }
-}
-
-fn add_busybox(archive: &mut Archive) -> Result<(), MachineError> {
+/// Adds busybox and a link for each of its commands; returns where it is.
+fn add_busybox(archive: &mut Archive) -> Result<PathBuf, MachineError> {
     let busybox = program("busybox", "busybox-static")?;
     let names = output_of(Command::new(&busybox).arg("--list"))?;
     for name in String::from_utf8_lossy(&names).lines() {
         archive.link(&format!("bin/{name}"), "busybox");
     }
-    archive.file("bin/busybox", busybox);
-    Ok(())
+    archive.file("bin/busybox", &busybox);
+    Ok(busybox)
 }
 
 fn add_verbs(archive: &mut Archive, linked: &mut BTreeSet<PathBuf>) -> Result<(), MachineError> {

@@ -18,6 +18,10 @@ pub enum MachineError {
         "apt knows none of the kernels {packages:?}: `scripts/setup.sh test`, or `apt-get update` as root, renews its lists"
     )]
     NoKernelPackage { packages: Vec<&'static str> },
+    #[error(
+        "cannot download {package}: {said} (if it is gone from the archive, `apt-get update` as root renews apt's lists)"
+    )]
+    Download { package: String, said: String },
     #[error("{path} is no kernel image that this can unpack: {reason}")]
     KernelImage { path: PathBuf, reason: &'static str },
     #[error("`{command}` failed: {said}")]

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::contents;
 use super::devices::{DEVICES_VARIABLE, MACHINE_DEVICES, MachineDevice, machine_device_list};
 use super::error::{MachineError, Remains};
+use super::host_files::program;
 use super::job::{Job, JobOutput};
 use super::kernel::Kernel;
 use super::qemu::{Hardware, Qemu};
@@ -75,13 +76,16 @@ impl Machine {
             let architecture = std::env::consts::ARCH;
             return Err(MachineError::Architecture { architecture });
         }
+        let qemu = program("qemu-system-x86_64", "qemu-system-x86")?;
+        // Before the kernel, which may have to be downloaded: what is missing is then told at once.
+        let contents = contents::collect(&options.programs)?;
         let kernel = Kernel::prepare()?;
         let dir = tempfile::Builder::new()
             .prefix("tenon-machine-")
             .tempdir()
             .map_err(MachineError::io("make a directory in", std::env::temp_dir()))?;
         let initrd = dir.path().join("initrd");
-        contents::write(&kernel, &options.programs, &initrd)?;
+        contents::write(contents, &kernel, &initrd)?;
         let hardware = Hardware {
             kernel: kernel.image(),
             initrd,
@@ -89,7 +93,7 @@ impl Machine {
             cpus: options.cpus,
             share: options.share.as_deref(),
         };
-        let (qemu, ports) = Qemu::start(&hardware, dir.path())?;
+        let (qemu, ports) = Qemu::start(&qemu, &hardware, dir.path())?;
         let stream = |socket| Stream::new(socket).map_err(MachineError::io("read a port in", dir.path()));
         let control = ports.control.try_clone();
         let mut machine = Self {
@@ -112,7 +116,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Runs a job to its end. If it does not end in time, the machine is killed.
+    /// Runs a job to its end. If it does not end in time, the machine is killed. Processes that it leaves behind run on; what they write later
+    /// is found in the output of the next job.
     pub fn run(&mut self, job: &Job) -> Result<JobOutput, MachineError> {
         if self.qemu.has_ended() {
             return Err(MachineError::Gone { script: job.name() });

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::binaries::workspace_dir;
+
 use super::error::MachineError;
 
 /// Where Debian keeps the libraries of this architecture.
@@ -35,6 +37,13 @@ pub(super) fn file(path: impl Into<PathBuf>, package: &'static str) -> Result<Pa
         what: path.display().to_string(),
         package,
     })
+}
+
+/// The target directory that this program was built in.
+pub(super) fn target_dir() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
+    target.map_or_else(|| workspace_dir().join("target"), Path::to_path_buf)
 }
 
 /// The files of a directory whose names begin and end so; none if there is no such directory.

@@ -86,7 +86,9 @@ impl Job {
             Some(kib) => {
                 let _ = write!(
                     text,
-                    "ulimit -l {kib}\nexec setpriv --inh-caps=-ipc_lock --bounding-set=-ipc_lock sh -c {}",
+                    "ulimit -l {kib}\njob={}\n\
+                     [ \"$(id -u)\" -ne 0 ] || exec setpriv --inh-caps=-ipc_lock --bounding-set=-ipc_lock sh -c \"$job\"\n\
+                     exec sh -c \"$job\"",
                     quoted(&self.script)
                 );
             }

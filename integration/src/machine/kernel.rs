@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::error::MachineError;
-use super::host_files::{files_named, output_of, program};
+use super::host_files::{files_named, output_of, program, target_dir};
 
 /// Packages that depend on the newest kernel of a line, best first. Both have rdma_rxe; the `cloud` flavours have not.
 const KERNEL_PACKAGES: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
@@ -41,7 +41,7 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The newest kernel in the cache; if there is none, one is downloaded.
     pub(super) fn prepare() -> Result<Self, MachineError> {
-        let cache = cache_dir();
+        let cache = target_dir().join("machine");
         fs::create_dir_all(&cache).map_err(MachineError::io("make", &cache))?;
         let _lock = lock(&cache)?;
         let mut hasher = DefaultHasher::new();
@@ -78,14 +78,6 @@ impl Kernel {
     pub(super) fn modules_dir(&self) -> PathBuf {
         self.dir.join("modules")
     }
-}
-
-/// `machine` in the target directory that this program was built in.
-fn cache_dir() -> PathBuf {
-    let program = std::env::current_exe().unwrap_or_default();
-    let target = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
-    let fallback = || crate::binaries::workspace_dir().join("target");
-    target.map_or_else(fallback, Path::to_path_buf).join("machine")
 }
 
 /// Removes what runs left that died. Called under the lock, so none is at work.
@@ -134,11 +126,15 @@ fn unpack(package: &str, work: &Path) -> Result<PathBuf, MachineError> {
     let apt_get = program("apt-get", "apt")?;
     // As root, apt would download as a user of its own, who may not write here.
     let arguments = ["-qq", "-o", "APT::Sandbox::User=root", "download", package];
-    output_of(Command::new(apt_get).args(arguments).current_dir(work))?;
+    let downloaded = output_of(Command::new(apt_get).args(arguments).current_dir(work));
+    downloaded.map_err(|error| MachineError::Download {
+        package: package.to_owned(),
+        said: error.to_string(),
+    })?;
     let archive = files_named(work, package, ".deb").pop();
-    let archive = archive.ok_or_else(|| MachineError::Command {
-        command: format!("apt-get download {package}"),
-        said: "it left no package".to_owned(),
+    let archive = archive.ok_or_else(|| MachineError::Download {
+        package: package.to_owned(),
+        said: "apt left no file".to_owned(),
     })?;
     let root = work.join("root");
     output_of(

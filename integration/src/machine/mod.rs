@@ -23,7 +23,7 @@
 //! ```no_run
 //! use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
 //!
-//! let test = test_binary("tenon-transport", "conformance", "conformance").expect("it builds");
+//! let test = test_binary("tenon-transport", "conformance").expect("it builds");
 //! let name = test.file_name().expect("a file").to_str().expect("UTF-8").to_owned();
 //! let options = MachineOptions { programs: vec![test], ..MachineOptions::default() };
 //! let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");

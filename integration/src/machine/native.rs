@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,17 +31,18 @@ impl Native {
     /// Prepares the host's own devices, named by [`DEVICES_VARIABLE`]. Of the options only the programs matter.
     pub fn prepare(options: &MachineOptions) -> Result<Self, MachineError> {
         let list = std::env::var(DEVICES_VARIABLE).map_err(|_| MachineError::NoDevices)?;
+        Self::with_devices(parse_devices(&list)?, &options.programs)
+    }
+
+    fn with_devices(devices: Vec<Device>, linked: &[PathBuf]) -> Result<Self, MachineError> {
         let programs = TempDir::new().map_err(MachineError::io("make a directory in", std::env::temp_dir()))?;
-        for path in &options.programs {
+        for path in linked {
             let missing = || MachineError::NoProgram { path: path.clone() };
             let whole = path.canonicalize().map_err(|_| missing())?;
             let link = programs.path().join(path.file_name().ok_or_else(missing)?);
             std::os::unix::fs::symlink(whole, &link).map_err(MachineError::io("make the link", link))?;
         }
-        Ok(Self {
-            devices: parse_devices(&list)?,
-            programs,
-        })
+        Ok(Self { devices, programs })
     }
 
     /// The devices.
@@ -102,5 +104,42 @@ fn wait(child: &mut Child, deadline: Instant, mut streams: [&mut Stream; 2]) -> 
             Ok(status) => return status,
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_run_and_their_status_and_output_come_back() {
+        let this = std::env::current_exe().expect("the path of the running test");
+        let name = this
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name")
+            .to_owned();
+        let mut native = Native::with_devices(Vec::new(), &[this]).expect("a place");
+        let listed = native.run(&Job::program(&name, ["--list"])).expect("it ends");
+        assert!(listed.expect_success().contains("native::tests"));
+        let failed = native.run(&Job::script("echo why >&2; exit 3")).expect("it ends");
+        assert_eq!((failed.status, failed.stderr.text().as_str()), (3, "why\n"));
+    }
+
+    #[test]
+    fn what_does_not_end_is_killed_with_its_children() {
+        let mut native = Native::with_devices(Vec::new(), &[]).expect("a place");
+        let job = Job::script("sleep 1000 & echo $!; wait").timeout(Duration::from_millis(300));
+        let error = native.run(&job).expect_err("it never ends");
+        let MachineError::TimedOut { remains, .. } = error else {
+            panic!("{error}");
+        };
+        let child: i32 = remains.stdout.text().trim().parse().expect("a process id");
+        crate::wait::until(crate::wait::SOON, "the child is gone", || {
+            let status = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            // A zombie that nobody has waited for yet is gone enough.
+            let gone = status.is_empty() || status.contains(") Z ");
+            gone.then_some(()).ok_or(status)
+        });
     }
 }

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::error::MachineError;
-use super::host_files::program;
 
 /// How often it is looked whether the process has ended.
 const PROBE_PERIOD: Duration = Duration::from_millis(10);
@@ -47,7 +46,7 @@ pub(super) struct Qemu {
 
 impl Qemu {
     /// Starts the process. `dir` takes its sockets and its log.
-    pub(super) fn start(hardware: &Hardware<'_>, dir: &Path) -> Result<(Self, Ports), MachineError> {
+    pub(super) fn start(program: &Path, hardware: &Hardware<'_>, dir: &Path) -> Result<(Self, Ports), MachineError> {
         let listen = |name: &str| {
             let path = dir.join(name);
             let listener = UnixListener::bind(&path).map_err(MachineError::io("listen on", &path))?;
@@ -63,10 +62,10 @@ impl Qemu {
             listen("stderr")?,
         ];
         let log = dir.join("qemu.log");
-        let mut command = Command::new(program("setpriv", "util-linux")?);
+        let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(program("qemu-system-x86_64", "qemu-system-x86")?)
+            .arg(program)
             .args(arguments(hardware, dir))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
