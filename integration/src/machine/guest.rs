@@ -88,7 +88,7 @@ impl Machine {
         contents::write(contents, &kernel, &initrd)?;
         let hardware = Hardware {
             kernel: kernel.image(),
-            initrd,
+            initrd: initrd.clone(),
             memory_mib: options.memory_mib,
             cpus: options.cpus,
             share: options.share.as_deref(),
@@ -106,6 +106,8 @@ impl Machine {
             _dir: dir,
         };
         machine.wait_ready()?;
+        // The machine has it in its memory by now. What lies in the directory stays behind if this process is killed.
+        std::fs::remove_file(&initrd).map_err(MachineError::io("remove", initrd))?;
         let devices = Job::script(devices_script()).timeout(DEVICES_MAX);
         let output = machine.run(&devices)?;
         if output.status != 0 {
