@@ -236,9 +236,9 @@ pub(crate) struct HomeDriver {
 
 impl HomeDriver {
     /// Knows no entry yet.
-    pub(crate) fn new(node: NodeId) -> Self {
+    pub(crate) fn new(node: NodeId, pause_ms: u64) -> Self {
         Self {
-            directory: Mutex::new(Directory::new(node)),
+            directory: Mutex::new(Directory::new(node, pause_ms)),
             waiting: Mutex::default(),
             last_request: AtomicU64::new(0),
         }

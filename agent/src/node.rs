@@ -106,7 +106,7 @@ impl Node {
             let peers = Peers::new(others, &dialler, timing, &on_news);
             let client = embedded::client(me, &identity, &holder, exports, &dialler, data);
             Self {
-                homes: HomeDriver::new(identity.node),
+                homes: HomeDriver::new(identity.node, timing.pause_ms()),
                 publisher: Publisher::default(),
                 identity,
                 view,

@@ -6,6 +6,8 @@
 //! probe succeeds.
 
 use crate::clock;
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -249,28 +251,33 @@ impl Peer {
 
     /// Sends heartbeats for ever, and probes with back-off while the peer does not answer.
     async fn beat(self: Arc<Self>, own: impl Fn(NodeId) -> Heartbeat) {
+        let mut probe = OptionFuture::default();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(PROBE_TICK) => {}
+                biased;
+                Some(()) = &mut probe => probe = OptionFuture::default(),
+                () = self.called.notified() => self.reach.lock().probe_given_up(clock::now()),
                 () = self.probe_now.notified() => {}
+                () = tokio::time::sleep(PROBE_TICK) => {}
             }
             if self.reach.lock().tick(clock::now()) {
-                tokio::select! {
-                    biased;
-                    () = self.probe(own(self.node)) => {}
-                    () = self.called.notified() => self.reach.lock().probe_given_up(clock::now()),
-                }
+                // One that is under way still is dropped.
+                let next = Arc::clone(&self).probe(own(self.node));
+                probe = OptionFuture::from(Some(next.boxed()));
             }
             self.publish();
         }
     }
 
-    async fn probe(&self, own: Heartbeat) {
+    async fn probe(self: Arc<Self>, own: Heartbeat) {
         let request = Request::Member(MemberRequest::Heartbeat(own));
-        let asked_at = clock::now();
-        let answer = self
-            .answer_on(&self.heartbeat, &request, Instant::now() + self.unreachable_after)
-            .await;
+        let (asked_at, deadline) = (clock::now(), Instant::now() + self.unreachable_after);
+        let had_link = self.heartbeat.lock().await.is_some();
+        let mut answer = self.answer_on(&self.heartbeat, &request, deadline).await;
+        if had_link && matches!(answer, Err(LinkError::Closed { .. })) {
+            // That an old link has broken says that it was closed; whether the member is there a new one tells.
+            answer = self.answer_on(&self.heartbeat, &request, deadline).await;
+        }
         let failure = match answer {
             Ok(Reply::Member(MemberReply::Heartbeat(heartbeat))) => {
                 self.alive(heartbeat, asked_at);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tenon_protocol::ids::{Incarnation, KeyHash, NodeId};
 use tenon_protocol::limits::PAGE_KEYS_MAX;
-use tenon_protocol::member::{HomeEvent, HomeEventKind, Homes, MirrorEntry};
+use tenon_protocol::member::{HomeEvent, HomeEventKind, Homes};
 use tokio::time::Instant;
 
 /// An object that is to be told.
@@ -108,11 +108,7 @@ impl Node {
         for &(key_hash, Unpublished { homes, life }) in open {
             match self.holder().held(key_hash) {
                 Some(entry) if self.known_incarnation(home) == life => {
-                    let told = MirrorEntry {
-                        sealed: Some(entry),
-                        ..MirrorEntry::default()
-                    };
-                    let kind = HomeEventKind::Share(told);
+                    let kind = HomeEventKind::Publish(entry);
                     keys.push(key_hash);
                     events.push(Decision { key_hash, homes, kind }.event());
                 }

@@ -1,8 +1,8 @@
 //! What members ask each other: on behalf of a client, as homes of keys, and as neighbours.
 
 use crate::error::ServiceError;
-use crate::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
-use crate::message::{KeyResult, Replica, Reply, Request, SpaceAccount};
+use crate::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
+use crate::message::{Committed, KeyResult, Replica, Reply, Request, SpaceAccount};
 use serde::{Deserialize, Serialize};
 
 /// A call between members.
@@ -161,13 +161,20 @@ pub enum HomeEventKind {
     Withdrawn(Withdrawal),
     /// Where is it?
     Locate,
-    /// Remove it: drop it at its holders and let no older announcement bring it back.
-    Remove,
+    /// Remove what the sender has found: drop it at its holders and let no older announcement bring it back. An object
+    /// of a higher epoch was put since, and stays: so a removal that arrives late, or twice, does no harm. Earlier
+    /// removals that are not complete are completed, whatever the epoch.
+    Remove {
+        /// That of the object which was found; 0 if there was none.
+        up_to: Epoch,
+    },
     /// From the partner: what the key's entry is now.
     Mirror(MirrorEntry),
-    /// From the partner, which decided alone, or from a holder, which has an object that a home may not know of: what
-    /// the sender knows. Whichever object wins stays.
+    /// From the partner, which decided alone: what it knows. Whichever object wins stays.
     Share(MirrorEntry),
+    /// From a holder: an object that it has, and of which a home may not know. It is the key's if it comes after what the
+    /// homes have, or if they have none.
+    Publish(HomeEntry),
     /// From a partner that does not know all yet: what do you know?
     Recall,
     /// A reader did not find this object where the entry says: look whether it is there.
@@ -197,10 +204,21 @@ pub struct MirrorEntry {
     pub pending: Option<HomeEntry>,
     /// The object that its holders have dropped, if that is what is told.
     pub withdrawn: Option<Version>,
+    /// How a put has ended that is answered once this is told; a retry of it is to be answered likewise.
+    pub ended: Option<Box<PutEnd>>,
     /// The epoch below which nothing is the key's object any more; 0 if the key was not removed.
     pub epoch: u64,
     /// What must be dropped and was not heard to be.
     pub owed: Vec<OwedDrop>,
+}
+
+/// How a put has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutEnd {
+    /// Which put.
+    pub put_id: PutId,
+    /// How.
+    pub outcome: Committed,
 }
 
 /// A replica that its holder is to drop.

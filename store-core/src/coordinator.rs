@@ -3,7 +3,7 @@
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::member::{HomeAnswer, HomeEntry, Homes};
-use tenon_protocol::message::KeyResult;
+use tenon_protocol::message::{KeyResult, Located, Replica};
 
 /// A decision on its way: to the first home, and to the second only where the first can't be reached.
 #[derive(Debug, Clone, Copy)]
@@ -116,10 +116,46 @@ impl LookUp {
     }
 }
 
+/// What a coordinator knows of a replica's holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HolderState {
+    /// It may be asked, in the life in which it holds the replica as far as is known.
+    Reachable,
+    /// It does not answer now.
+    Silent,
+    /// It has begun another life: the replica is gone.
+    LaterLife,
+}
+
+/// The replicas of a key's object that can be read now. An object whose holders are all in a later life is gone with
+/// them: a miss.
+///
+/// # Errors
+/// `unavailable` with a holder that is silent, if no other can be read.
+pub fn readable(entry: HomeEntry, state: impl Fn(&Replica) -> HolderState) -> KeyResult<Option<Located>> {
+    let (mut replicas, mut silent) = (Vec::new(), None);
+    for replica in entry.replicas {
+        match state(&replica) {
+            HolderState::Reachable => replicas.push(replica),
+            HolderState::Silent => silent = Some(replica.holder),
+            HolderState::LaterLife => {}
+        }
+    }
+    match (replicas.is_empty(), silent) {
+        (false, _) => Ok(Some(Located {
+            version: entry.version,
+            len_bytes: entry.len_bytes,
+            replicas,
+        })),
+        (true, Some(node)) => Err(ServiceError::unavailable(node, "it holds the object")),
+        (true, None) => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenon_protocol::ids::{Epoch, PutId, Version};
+    use tenon_protocol::ids::{Epoch, Generation, Incarnation, PutId, SegmentId, Slot, Version};
 
     const FIRST: NodeId = NodeId::from_bytes([1; 16]);
     const SECOND: NodeId = NodeId::from_bytes([2; 16]);
@@ -184,6 +220,32 @@ mod tests {
             panic!("nobody has answered");
         };
         assert_eq!((error.code, error.node), (ErrorCode::Unavailable, Some(FIRST)));
+    }
+
+    #[test]
+    fn replicas_of_silent_holders_make_an_object_unavailable_and_those_of_later_lives_a_miss() {
+        let replica = |holder: u8| Replica {
+            holder: NodeId::from_bytes([holder; 16]),
+            incarnation: Incarnation(1),
+            segment: SegmentId(1),
+            offset_bytes: 0,
+            slot: Slot(0),
+            generation: Generation(1),
+        };
+        let readable = |states: &[HolderState]| {
+            let replicas = (0u8..).zip(states).map(|(holder, _)| replica(holder)).collect();
+            let entry = HomeEntry { replicas, ..entry(1) };
+            readable(entry, |replica| states[usize::from(replica.holder.to_bytes()[0])])
+        };
+        use HolderState::{LaterLife, Reachable, Silent};
+        let found = readable(&[Silent, Reachable, LaterLife]).unwrap().unwrap();
+        assert_eq!(found.replicas, [replica(1)]);
+        let silent = readable(&[LaterLife, Silent]).unwrap_err();
+        assert_eq!(
+            (silent.code, silent.node),
+            (ErrorCode::Unavailable, Some(replica(1).holder))
+        );
+        assert_eq!(readable(&[LaterLife, LaterLife]), Ok(None));
     }
 
     #[test]

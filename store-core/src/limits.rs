@@ -118,10 +118,6 @@ pub const TOMBSTONES_MAX: usize = 1 << 18;
 /// Most drops that one key may owe: further removals wait until holders have come back.
 pub const OWED_DROPS_MAX: usize = 64;
 
-/// A home that sees its clock jump by so much has stood still, and may have been left out of decisions. Ticks come every
-/// 10 ms.
-pub const DIRECTORY_PAUSE_MS: u64 = 1_500;
-
 /// Most keys per partner that a home remembers to have decided without it (about 8 MiB); beyond them the partner must
 /// take a hand-over.
 pub const UNTOLD_KEYS_MAX: usize = 1 << 16;

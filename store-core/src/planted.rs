@@ -33,6 +33,8 @@ pub enum Bug {
     SilenceIsLoss,
     /// A home decides without a partner that it has lost, though that one has begun a new life and asks it.
     NewLifeIsLost,
+    /// A removal that arrives late or twice removes what was put since.
+    RemovesWhatCameLater,
     /// The first home answers without telling the second.
     SecondIsNotTold,
 }
@@ -48,7 +50,7 @@ mod planting {
 
     impl Bug {
         /// Every bug.
-        pub const ALL: [Self; 13] = [
+        pub const ALL: [Self; 14] = [
             Self::SealsUnaccepted,
             Self::MissesUnsettled,
             Self::SecondDecides,
@@ -61,6 +63,7 @@ mod planting {
             Self::PauseUnnoticed,
             Self::SilenceIsLoss,
             Self::NewLifeIsLost,
+            Self::RemovesWhatCameLater,
             Self::SecondIsNotTold,
         ];
     }

@@ -15,7 +15,7 @@ use tenon_protocol::member::{HomeEntry, HomeEvent, HomeEventKind};
 use tenon_protocol::message::{
     ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest, LocateReply, Located, RelocateRequest,
 };
-use tenon_store_core::coordinator::{Found, LookUp};
+use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable};
 use tokio::time::Instant;
 
 /// A key whose homes are being asked.
@@ -84,7 +84,6 @@ impl Node {
         }
     }
 
-    /// Asks the homes of each key, and again after a while where they do not know yet.
     async fn locate_named(
         self: &Arc<Self>,
         named: Vec<NamedKey>,
@@ -92,24 +91,38 @@ impl Node {
         deadline: Instant,
         results: &mut Results<Option<Located>>,
     ) {
+        for (key, found) in self.find(named, asks_both, deadline).await {
+            results.set(
+                key.index,
+                found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry))),
+            );
+        }
+    }
+
+    /// Which object each key has, as its homes know it. Asks them again after a while where they do not know yet.
+    pub(super) async fn find(
+        self: &Arc<Self>,
+        named: Vec<NamedKey>,
+        asks_both: bool,
+        deadline: Instant,
+    ) -> Vec<(NamedKey, KeyResult<Option<HomeEntry>>)> {
         let patience = deadline.min(Instant::now() + UNKNOWN_WAIT_MAX);
         let mut pause = UNKNOWN_PAUSE_MIN;
+        let mut found = Vec::with_capacity(named.len());
         let mut open = named;
         loop {
-            open = self.look_up(open, asks_both, deadline, results).await;
-            if open.is_empty() {
-                return;
-            }
-            if Instant::now() + pause >= patience {
+            open = self.look_up(open, asks_both, deadline, &mut found).await;
+            if open.is_empty() || Instant::now() + pause >= patience {
                 break;
             }
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(UNKNOWN_PAUSE_MAX);
         }
-        for key in open {
+        found.extend(open.into_iter().map(|key| {
             let message = "the homes of the key are still learning what is held; try again";
-            results.set(key.index, Err(ServiceError::new(ErrorCode::Overloaded, message)));
-        }
+            (key, Err(ServiceError::new(ErrorCode::Overloaded, message)))
+        }));
+        found
     }
 
     /// Asks the homes of each key once; gives back the keys of which they do not know yet.
@@ -118,7 +131,7 @@ impl Node {
         named: Vec<NamedKey>,
         asks_both: bool,
         deadline: Instant,
-        results: &mut Results<Option<Located>>,
+        found: &mut Vec<(NamedKey, KeyResult<Option<HomeEntry>>)>,
     ) -> Vec<NamedKey> {
         let mut unknown = Vec::new();
         let mut open: Vec<Asked> = named
@@ -132,9 +145,9 @@ impl Node {
             let (asking, over): (Vec<_>, Vec<_>) = open.into_iter().partition(|asked| asked.look_up.home().is_some());
             for Asked { key, look_up } in over {
                 match look_up.found() {
-                    Found::Hit(entry) => results.set(key.index, self.located(entry)),
-                    Found::Miss => results.set(key.index, Ok(None)),
-                    Found::Failed(error) => results.set(key.index, Err(error)),
+                    Found::Hit(entry) => found.push((key, Ok(Some(entry)))),
+                    Found::Miss => found.push((key, Ok(None))),
+                    Found::Failed(error) => found.push((key, Err(error))),
                     Found::Unknown => unknown.push(key),
                 }
             }
@@ -165,25 +178,12 @@ impl Node {
         join_all(asks).await.into_iter().flatten().collect()
     }
 
-    /// The replicas that can be read now. An object whose holders are all in a later life is gone with them.
     fn located(&self, entry: HomeEntry) -> KeyResult<Option<Located>> {
-        let (mut replicas, mut silent) = (Vec::new(), None);
-        for replica in entry.replicas {
-            match self.known_incarnation(replica.holder) {
-                Some(incarnation) if incarnation > replica.incarnation => {}
-                _ if self.is_reachable(replica.holder) => replicas.push(replica),
-                _ => silent = Some(replica.holder),
-            }
-        }
-        match (replicas.is_empty(), silent) {
-            (false, _) => Ok(Some(Located {
-                version: entry.version,
-                len_bytes: entry.len_bytes,
-                replicas,
-            })),
-            (true, Some(node)) => Err(ServiceError::unavailable(node, "it holds the object")),
-            (true, None) => Ok(None),
-        }
+        readable(entry, |replica| match self.known_incarnation(replica.holder) {
+            Some(incarnation) if incarnation > replica.incarnation => HolderState::LaterLife,
+            _ if self.is_reachable(replica.holder) => HolderState::Reachable,
+            _ => HolderState::Silent,
+        })
     }
 
     pub(super) async fn exists(

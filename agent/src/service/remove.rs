@@ -1,12 +1,16 @@
-//! Remove: decided by the homes of each key.
+//! Remove: what the homes of each key are found to know is removed by them.
+//!
+//! The removal names the epoch of what was found. So one that is delayed, or done again by the other home, does not
+//! remove what was put under the key in between.
 
-use super::batch::Results;
+use super::batch::{NamedKey, Results};
 use super::check_batch;
 use crate::home::Decision;
 use crate::node::Node;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::member::{HomeAnswer, HomeEventKind};
+use tenon_protocol::ids::Epoch;
+use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEventKind};
 use tenon_protocol::message::{KeyResult, KeysRequest};
 use tokio::time::Instant;
 
@@ -23,23 +27,30 @@ impl Node {
             request.keys.iter().map(String::as_str),
             &mut results,
         )?;
-        let (indices, decisions): (Vec<usize>, Vec<Decision>) = named
-            .into_iter()
-            .map(|key| {
-                (
-                    key.index,
-                    Decision {
-                        key_hash: key.hash,
-                        homes: key.homes,
-                        kind: HomeEventKind::Remove,
-                    },
-                )
-            })
-            .unzip();
+        let (mut indices, mut decisions) = (Vec::new(), Vec::new());
+        for (key, found) in self.find(named, false, deadline).await {
+            match found {
+                Ok(entry) => {
+                    indices.push(key.index);
+                    decisions.push(removal(&key, entry.as_ref()));
+                }
+                Err(error) => results.set(key.index, Err(error)),
+            }
+        }
         for (index, answer) in indices.into_iter().zip(self.decide(decisions, deadline).await) {
             results.set(index, answer.and_then(removed));
         }
         Ok(results.finish())
+    }
+}
+
+/// The removal of what a key was found to have. Also where nothing was found: it completes earlier ones.
+fn removal(key: &NamedKey, found: Option<&HomeEntry>) -> Decision {
+    let up_to = found.map_or(Epoch(0), |entry| entry.version.epoch);
+    Decision {
+        key_hash: key.hash,
+        homes: key.homes,
+        kind: HomeEventKind::Remove { up_to },
     }
 }
 

@@ -82,6 +82,9 @@ pub fn run(keys: u64, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Longer than anything takes here.
+const PAUSE_MS: u64 = 60_000;
+
 /// A directory and what the world answers it.
 struct Home {
     directory: Directory,
@@ -95,7 +98,7 @@ impl Home {
     /// The home of two members that has learned these keys, and all that there is to know.
     fn new(announced: Vec<KeyHash>) -> Result<Self> {
         let mut home = Self {
-            directory: Directory::new(HOME),
+            directory: Directory::new(HOME, PAUSE_MS),
             now: Time::from_ms(1),
             last_token: 0,
             announced,

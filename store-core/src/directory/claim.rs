@@ -11,17 +11,26 @@ use crate::limits::{
 use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
-use tenon_protocol::error::ServiceError;
+use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
 use tenon_protocol::member::{
-    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, Homes, MirrorEntry, OwedDrop,
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes, MirrorEntry, OwedDrop, PutEnd,
 };
 use tenon_protocol::message::KeyResult;
+
+/// Who says that a key has an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The other home, which has accepted it: of two objects of one epoch any may win.
+    Partner,
+    /// Its holder, to which it may have been refused: of two objects of one epoch the one wins that the homes have.
+    Holder,
+}
 
 /// Objects that were claimed while nobody could say whether the key's present one is still there.
 #[derive(Debug, Default)]
 pub(super) struct Contested {
-    claims: BTreeMap<KeyHash, Object>,
+    claims: BTreeMap<KeyHash, (Object, Source)>,
     look_at: Time,
 }
 
@@ -32,16 +41,45 @@ impl Directory {
         if let Some(pending) = told.pending {
             self.adopt_pending(key, Object::new(asker.homes, pending));
         }
-        let lives = &self.lives;
-        let object = told.sealed.and_then(|sealed| {
-            let mut object = Object::new(asker.homes, sealed);
-            let is_lost = object.lose(|replica| is_gone(lives, replica));
-            (!is_lost).then_some(object)
-        });
-        match object {
-            Some(object) => self.weigh(key, asker, object),
+        if let Some(end) = told.ended {
+            let PutEnd { put_id, outcome } = *end;
+            self.outcomes.remember(self.now, put_id, key, outcome);
+        }
+        match told.sealed.and_then(|sealed| self.living(asker.homes, sealed)) {
+            Some(object) => self.weigh(key, asker, object, Source::Partner),
             None => self.claimed(asker),
         }
+    }
+
+    /// Takes in that a holder has an object. Where the homes have another one of its epoch, the partner is asked first:
+    /// it may have accepted this one while the homes did not see each other.
+    pub(super) fn publish(&mut self, key: KeyHash, asker: Asker, entry: HomeEntry, is_recalled: bool) {
+        let Some(object) = self.living(asker.homes, entry) else {
+            return self.claimed(asker);
+        };
+        let is_rival = self.entries.sealed(key).is_some_and(|present| {
+            let is_same = present.version == object.version && present.holder() == object.holder();
+            present.version.epoch == object.version.epoch && !is_same
+        });
+        if is_rival && !is_recalled && asker.homes.partner_of(self.node).is_some() {
+            let kind = JobKind::Publish((&object).into());
+            return self.recall(key, Job::of(asker, kind));
+        }
+        self.weigh(key, asker, object, Source::Holder);
+    }
+
+    /// The partner can't be asked about a holder's object now.
+    pub(super) fn contest_publication(&mut self, key: KeyHash, asker: Asker, entry: HomeEntry) {
+        let message = "the homes of the key have another object, and can't agree now";
+        let error = ServiceError::new(ErrorCode::Overloaded, message);
+        self.contest(key, asker, (Object::new(asker.homes, entry), Source::Holder), error);
+    }
+
+    /// An object without those of its replicas that lie in earlier lives of their holders; `None` if none is left.
+    fn living(&self, homes: Homes, entry: HomeEntry) -> Option<Object> {
+        let mut object = Object::new(homes, entry);
+        let is_lost = object.lose(|replica| is_gone(&self.lives, replica));
+        (!is_lost).then_some(object)
     }
 
     fn claimed(&mut self, asker: Asker) {
@@ -94,7 +132,7 @@ impl Directory {
     }
 
     /// A sealed object wants to be the key's.
-    fn weigh(&mut self, key: KeyHash, asker: Asker, object: Object) {
+    fn weigh(&mut self, key: KeyHash, asker: Asker, object: Object, source: Source) {
         let version = object.version;
         if version.epoch.0 < self.tombstones.epoch(key) {
             self.release(key, object);
@@ -126,7 +164,7 @@ impl Directory {
         } else {
             let mut inquiry = Inquiry::of(&present);
             let verdict = self.inquire(key, &mut inquiry);
-            return self.decide_claim(key, asker, object, inquiry, verdict);
+            return self.decide_claim(key, asker, (object, source), inquiry, verdict);
         }
         self.claimed(asker);
     }
@@ -147,24 +185,31 @@ impl Directory {
         &mut self,
         key: KeyHash,
         asker: Asker,
-        object: Object,
+        claim: (Object, Source),
         mut inquiry: Inquiry,
         answer: Option<KeyResult<HolderAnswer>>,
     ) {
         let verdict = self.inquired(key, &mut inquiry, answer);
-        self.decide_claim(key, asker, object, inquiry, verdict);
+        self.decide_claim(key, asker, claim, inquiry, verdict);
     }
 
-    /// Two objects of one epoch, or of one put at two holders, which homes accepted while they did not see each other: if
-    /// both are there, the one that [`Object::beats`] the other wins.
-    fn decide_claim(&mut self, key: KeyHash, asker: Asker, object: Object, inquiry: Inquiry, verdict: Option<Verdict>) {
+    /// Two objects of one epoch, or of one put at two holders. If both are there and homes accepted them while they did
+    /// not see each other, the one that [`Object::beats`] the other wins.
+    fn decide_claim(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        (object, source): (Object, Source),
+        inquiry: Inquiry,
+        verdict: Option<Verdict>,
+    ) {
         let Some(verdict) = verdict else {
-            return self.wait(key, asker, Step::Weigh(object, inquiry));
+            return self.wait(key, asker, Step::Weigh(object, source, inquiry));
         };
         let present = self.entries.sealed(key);
         let present = present.filter(|present| present.version == inquiry.version);
         match (verdict, present) {
-            (Verdict::Held, Some(present)) if object.beats(&present) => {
+            (Verdict::Held, Some(present)) if source == Source::Partner && object.beats(&present) => {
                 let mut inquiry = Inquiry::of(&object);
                 let verdict = self.inquire(key, &mut inquiry);
                 return self.decide_winner(key, asker, object, inquiry, verdict);
@@ -177,9 +222,9 @@ impl Directory {
                 self.entries.change(key, |entry| entry.sealed = None);
                 self.replace(key, object);
             }
-            (Verdict::Failed(error), _) => return self.contest(key, asker, object, error),
+            (Verdict::Failed(error), _) => return self.contest(key, asker, (object, source), error),
             // Its holder has begun another life meanwhile.
-            (Verdict::Held | Verdict::NotHeld, None) => return self.weigh(key, asker, object),
+            (Verdict::Held | Verdict::NotHeld, None) => return self.weigh(key, asker, object, source),
         }
         self.claimed(asker);
     }
@@ -208,7 +253,7 @@ impl Directory {
     ) {
         match verdict {
             None => return self.wait(key, asker, Step::Win(object, inquiry)),
-            Some(Verdict::Failed(error)) => return self.contest(key, asker, object, error),
+            Some(Verdict::Failed(error)) => return self.contest(key, asker, (object, Source::Partner), error),
             Some(Verdict::NotHeld) => {}
             Some(Verdict::Held) => {
                 self.losers += 1;
@@ -219,9 +264,9 @@ impl Directory {
     }
 
     /// It can't be said now which of two objects stays: whoever waits for it asks again, or else this home does.
-    fn contest(&mut self, key: KeyHash, asker: Asker, object: Object, error: ServiceError) {
+    fn contest(&mut self, key: KeyHash, asker: Asker, claim: (Object, Source), error: ServiceError) {
         if asker.token.is_none() && self.contested.claims.len() < CONTESTED_MAX {
-            self.contested.claims.insert(key, object);
+            self.contested.claims.insert(key, claim);
         }
         self.reply(asker.token, Err(error));
     }
@@ -232,16 +277,19 @@ impl Directory {
             return;
         }
         self.contested.look_at = self.now.after_ms(CONTESTED_CHECK_MS);
-        for (key, object) in std::mem::take(&mut self.contested.claims) {
+        for (key, (object, source)) in std::mem::take(&mut self.contested.claims) {
             let asker = Asker {
                 token: None,
                 homes: object.homes,
             };
-            let told = MirrorEntry {
-                sealed: Some((&object).into()),
-                ..MirrorEntry::default()
+            let kind = match source {
+                Source::Holder => JobKind::Publish((&object).into()),
+                Source::Partner => JobKind::Claim(MirrorEntry {
+                    sealed: Some((&object).into()),
+                    ..MirrorEntry::default()
+                }),
             };
-            self.submit(key, Job::of(asker, JobKind::Claim(told)));
+            self.submit(key, Job::of(asker, kind));
         }
     }
 

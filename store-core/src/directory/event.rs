@@ -89,8 +89,7 @@ pub enum Event {
         /// Which member.
         node: NodeId,
     },
-    /// Time has passed. Needed so often that a gap of [`DIRECTORY_PAUSE_MS`](crate::limits::DIRECTORY_PAUSE_MS) means
-    /// that this node stood still.
+    /// Time has passed. Needed many times per `pause_ms` (see [`Directory::new`](super::Directory::new)).
     Tick,
 }
 

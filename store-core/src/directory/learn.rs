@@ -28,7 +28,7 @@ impl Directory {
     pub(super) fn recall(&mut self, key: KeyHash, job: Job) {
         let partner = job.asker.homes.partner_of(self.node);
         let Some(to) = partner.filter(|partner| self.members.is_seen(*partner)) else {
-            return self.waiting.push_back((key, job));
+            return self.wait_for_more(key, job);
         };
         let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let question = self.new_question(deadline, Purpose::Step { key });
@@ -49,20 +49,28 @@ impl Directory {
     /// The partner has said, or not, what it knows of a key.
     pub(super) fn recalled(&mut self, key: KeyHash, mut job: Job, answer: Answer) {
         let Answer::Partner(Ok(HomeAnswer::Known { entry, is_grown })) = answer else {
-            return self.waiting.push_back((key, job));
+            return self.wait_for_more(key, job);
         };
         let asker = Asker {
             token: None,
             homes: job.asker.homes,
         };
-        let queue = &mut self.work.entry(key).or_default().queue;
         if is_grown {
             job.is_recalled = true;
-            queue.push_front(job);
+            self.work.entry(key).or_default().queue.push_front(job);
         } else {
-            self.waiting.push_back((key, job));
+            self.wait_for_more(key, job);
         }
-        queue.push_front(Job::of(asker, JobKind::Claim(entry)));
+        let claim = Job::of(asker, JobKind::Claim(entry));
+        self.work.entry(key).or_default().queue.push_front(claim);
+    }
+
+    /// A job can't go on before more is known.
+    fn wait_for_more(&mut self, key: KeyHash, job: Job) {
+        match job.kind {
+            JobKind::Publish(entry) => self.contest_publication(key, job.asker, entry),
+            _ => self.waiting.push_back((key, job)),
+        }
     }
 
     /// Tries again what waited until more is known. What nobody waits for any more is not tried.
@@ -177,7 +185,14 @@ impl Directory {
             if homes.includes(self.node) {
                 self.learned += 1;
                 let asker = Asker { token: None, homes };
-                self.submit(key_hash, Job::of(asker, JobKind::Claim(entry)));
+                let kind = match entry {
+                    MirrorEntry {
+                        sealed: Some(object), ..
+                    } if is_announcement => JobKind::Publish(object),
+                    _ if is_announcement => continue,
+                    entry => JobKind::Claim(entry),
+                };
+                self.submit(key_hash, Job::of(asker, kind));
             }
         }
         self.learn();
@@ -191,10 +206,12 @@ impl Directory {
         };
         match mirrored {
             Mirrored::Told => self.members.told(partner, key),
+            // That a put has ended with what is known already changes no entry.
+            _ if matches!(decision, Decision::Exists(_)) => {}
             Mirrored::Alone { .. } | Mirrored::Refused(_) => {
                 self.members.leave_untold(partner, key, homes, decision.withdrawn());
             }
-            Mirrored::Objected(_) | Mirrored::Behind(_) => {}
+            Mirrored::Objected(_) | Mirrored::Behind(_) | Mirrored::Ended { .. } => {}
         }
     }
 

@@ -7,7 +7,8 @@ use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, Version};
-use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry};
+use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, PutEnd};
+use tenon_protocol::message::Committed;
 
 impl Directory {
     /// Tells the partner what the key's entry is now; then goes on by [`Directory::mirrored`]. The second home tells
@@ -20,7 +21,7 @@ impl Directory {
         if is_planted(Bug::SecondIsNotTold) {
             return self.mirrored(key, asker, decision, Mirrored::Told);
         }
-        let entry = self.known(key, decision.withdrawn());
+        let entry = self.known_with(key, &decision);
         let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let question = self.new_question(deadline, Purpose::Step { key });
         let event = HomeEvent {
@@ -64,12 +65,24 @@ impl Directory {
         self.advance(key);
     }
 
+    /// What is known of a key once a decision has taken effect, for the other home.
+    fn known_with(&self, key: KeyHash, decision: &Decision) -> MirrorEntry {
+        let mut entry = self.known(key, decision.withdrawn());
+        match decision {
+            Decision::Sealed { changed: true, .. } => entry.sealed = entry.pending.take().or(entry.sealed),
+            Decision::Exists(end) => entry.ended = Some(Box::new(*end)),
+            _ => {}
+        }
+        entry
+    }
+
     /// What is known of a key, for the other home.
     pub(super) fn known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
         MirrorEntry {
             sealed: self.entries.sealed(key).as_ref().map(Into::into),
             pending: self.entries.pending(key).map(|pending| (&pending.object).into()),
             withdrawn,
+            ended: None,
             epoch: self.tombstones.epoch(key),
             owed: self.tombstones.owed(key).to_vec(),
         }
@@ -80,6 +93,21 @@ impl Directory {
         if asker.homes.second != Some(self.node) {
             let message = "only the first home of a key tells the second what its entry is";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        }
+        if let Some(end) = told.ended.as_deref() {
+            let PutEnd { put_id, outcome } = *end;
+            self.outcomes.remember(self.now, put_id, key, outcome);
+        }
+        if let Some(ended) = told
+            .pending
+            .as_ref()
+            .and_then(|pending| self.ended_before(key, pending.version))
+        {
+            let answer = HomeAnswer::AlreadyExists {
+                version: ended.version,
+                degraded: ended.degraded,
+            };
+            return self.reply(asker.token, Ok(answer));
         }
         if let Some(object) = self.entries.sealed(key)
             && !is_superseded(&object, &told)
@@ -109,6 +137,12 @@ impl Directory {
         self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
     }
 
+    /// How the put of an object that was accepted has ended with another one, if that is known.
+    fn ended_before(&mut self, key: KeyHash, accepted: Version) -> Option<Committed> {
+        let known = self.outcomes.get(self.now, accepted.put_id, key);
+        known.filter(|known| known.version != accepted)
+    }
+
     fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {
         let entry = self.entries.change(key, std::mem::take);
         let removed = entry.sealed.filter(|object| object.version.epoch.0 < told.epoch);
@@ -136,6 +170,9 @@ impl Directory {
             })),
             None => kept,
         };
+        if let Some(sealed) = &told.sealed {
+            self.remember_stored(key, sealed.version);
+        }
         self.checks
             .extend(pending.iter().map(|pending| (pending.check_at, key)));
         self.entries.change(key, |entry| {

@@ -45,9 +45,7 @@ use self::entry::Entries;
 use self::members::Members;
 use self::tombstone::Tombstones;
 use self::work::{Job, Purpose, Work};
-use crate::limits::{
-    COLLECT_MS, DIRECTORY_PAUSE_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, RETRY_MS, SWEPT_AT_ONCE_MAX,
-};
+use crate::limits::{COLLECT_MS, DIRECTORY_QUESTION_MS, DIRECTORY_REQUESTS_MAX, RETRY_MS, SWEPT_AT_ONCE_MAX};
 use crate::outcomes::Outcomes;
 use crate::planted::{Bug, is_planted};
 use crate::time::Time;
@@ -66,6 +64,7 @@ pub use self::members::UNTOLD_ALL;
 #[derive(Debug)]
 pub struct Directory {
     node: NodeId,
+    pause_ms: u64,
     members: Members,
     /// Of the event being handled.
     now: Time,
@@ -106,10 +105,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory of a node that knows no entry yet, and no other member until the first [`Event::View`].
-    pub fn new(node: NodeId) -> Self {
+    /// The directory of a node that knows no entry yet, and no other member until the first [`Event::View`]. A gap of
+    /// `pause_ms` between two events, of which [`Event::Tick`] is the most frequent, says that this node has stood still
+    /// ([`ProbeTiming::pause_ms`](crate::membership::ProbeTiming::pause_ms)).
+    pub fn new(node: NodeId, pause_ms: u64) -> Self {
         Self {
             node,
+            pause_ms,
             members: Members::default(),
             now: Time::ZERO,
             went_on_at: Time::ZERO,
@@ -166,7 +168,7 @@ impl Directory {
     /// If the token of a new request is that of one which is not answered yet.
     pub fn handle(&mut self, now: Time, event: Event) -> Vec<Action> {
         // Ticks come so often that only a node that stood still sees such a gap.
-        if now.since_ms(self.now) >= DIRECTORY_PAUSE_MS && !is_planted(Bug::PauseUnnoticed) {
+        if now.since_ms(self.now) >= self.pause_ms && !is_planted(Bug::PauseUnnoticed) {
             self.members.doubt_all();
             self.went_on_at = now;
         }
@@ -226,7 +228,10 @@ impl Directory {
     fn decide(&mut self, token: RequestToken, deadline: Time, event: HomeEvent) {
         let is_for_this_home = matches!(
             event.kind,
-            HomeEventKind::Mirror(_) | HomeEventKind::Share(_) | HomeEventKind::Doubt { .. }
+            HomeEventKind::Mirror(_)
+                | HomeEventKind::Share(_)
+                | HomeEventKind::Publish(_)
+                | HomeEventKind::Doubt { .. }
         );
         if event.homes.first != self.node && !is_for_this_home && !is_planted(Bug::SecondDecides) {
             return self.forward(token, deadline, event);

@@ -8,7 +8,7 @@ use crate::limits::{DIRECTORY_KEYS_MAX, PENDING_CHECK_MS};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, KeyHash, PutId, Version};
 use tenon_protocol::limits::REPLICAS_MAX;
-use tenon_protocol::member::{HolderAnswer, HomeAnswer, Withdrawal};
+use tenon_protocol::member::{HolderAnswer, HomeAnswer, PutEnd, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 
 impl Directory {
@@ -118,7 +118,31 @@ impl Directory {
             degraded,
         };
         self.outcomes.remember(self.now, put_id, key, known);
+        let end = PutEnd { put_id, outcome: known };
+        self.mirror(key, asker, Decision::Exists(end));
+    }
+
+    /// The partner has been told, or not, how a put has ended. It stands in any case.
+    pub(super) fn end_told(&mut self, key: KeyHash, asker: Asker, end: PutEnd, mirrored: &Mirrored) {
+        if let Mirrored::Objected(object) = mirrored
+            && self.entries.sealed(key).is_none()
+        {
+            let object = Object::new(asker.homes, object.clone());
+            self.entries.change(key, |entry| entry.sealed = Some(object));
+        }
+        let Committed { version, degraded, .. } = end.outcome;
+        let degraded = degraded || matches!(mirrored, Mirrored::Alone { degraded: true });
         self.reply(asker.token, Ok(HomeAnswer::AlreadyExists { version, degraded }));
+    }
+
+    /// The put of a sealed object has ended well.
+    pub(super) fn remember_stored(&mut self, key: KeyHash, version: Version) {
+        let stored = Committed {
+            outcome: PutOutcome::Stored,
+            version,
+            degraded: false,
+        };
+        self.outcomes.remember(self.now, version.put_id, key, stored);
     }
 
     /// Accepts a proposal for a key that has no object, and tells the partner.
@@ -185,6 +209,10 @@ impl Directory {
                 self.disagree(asker);
             }
             Mirrored::Behind(_) => unreachable!("it was handled before"),
+            Mirrored::Ended { version, degraded } => {
+                self.set_pending(key, None);
+                self.reply(asker.token, Ok(HomeAnswer::AlreadyExists { version, degraded }));
+            }
             Mirrored::Objected(object) => {
                 proposal.was_objected = true;
                 proposal.epoch_min = object.version.epoch.0 + 1;

@@ -4,18 +4,21 @@ use super::entry::Object;
 use super::work::{Asker, Decision, Drops, Mirrored, Removal, Step};
 use super::{Directory, is_gone, wrong_answer};
 use crate::limits::OWED_DROPS_MAX;
+use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::KeyHash;
 use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, OwedDrop};
 use tenon_protocol::message::KeyResult;
 
 impl Directory {
-    /// Removes the key's object: from here on there is none, whatever its holders say. A removal that was decided
-    /// before and not completed is completed.
+    /// Removes the key's object, if it is one that is meant: from here on there is none, whatever its holders say. A
+    /// removal that was decided before and not completed is completed.
     pub(super) fn remove(&mut self, key: KeyHash, asker: Asker, mut removal: Removal) {
         let lives = &self.lives;
         self.tombstones.pay(key, |owed| is_gone(lives, &owed.replica));
-        if let Some(object) = self.entries.sealed(key) {
+        if let Some(object) = self.entries.sealed(key)
+            && (object.version.epoch <= removal.up_to || is_planted(Bug::RemovesWhatCameLater))
+        {
             let owed: Vec<_> = object.drops().collect();
             if self.tombstones.owed(key).len() + owed.len() > OWED_DROPS_MAX {
                 let message = "holders that do not answer have not dropped earlier objects of the key";
@@ -45,9 +48,11 @@ impl Directory {
                 self.lose_the_dead(key);
                 self.remove(key, asker, removal);
             }
-            Mirrored::Told | Mirrored::Alone { .. } | Mirrored::Behind(_) | Mirrored::Refused(_) => {
-                self.drop_owed(key, asker, removal)
-            }
+            Mirrored::Told
+            | Mirrored::Alone { .. }
+            | Mirrored::Behind(_)
+            | Mirrored::Ended { .. }
+            | Mirrored::Refused(_) => self.drop_owed(key, asker, removal),
         }
     }
 

@@ -15,21 +15,26 @@ impl Directory {
     pub(super) fn sealed(&mut self, key: KeyHash, asker: Asker, version: Version) {
         // An announcement may have told of it before: then the partner is not told yet.
         let is_known = self.entries.sealed(key).is_some_and(|object| object.version == version);
-        if !is_known && !self.promote(key, version) {
-            let message = format!("version {version} is not accepted for the key, or not any more");
-            return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        if !is_known && !self.is_accepted(key, version) {
+            return self.not_accepted(asker, version);
         }
         let changed = !is_known;
         self.mirror(key, asker, Decision::Sealed { version, changed });
     }
 
+    fn is_accepted(&self, key: KeyHash, version: Version) -> bool {
+        let pending = self.entries.pending(key);
+        pending.is_some_and(|pending| pending.object.version == version)
+    }
+
+    fn not_accepted(&mut self, asker: Asker, version: Version) {
+        let message = format!("version {version} is not accepted for the key, or not any more");
+        self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+    }
+
     /// Makes the accepted object of this version the key's. False if there is none.
     fn promote(&mut self, key: KeyHash, version: Version) -> bool {
-        if self
-            .entries
-            .pending(key)
-            .is_none_or(|pending| pending.object.version != version)
-        {
+        if !self.is_accepted(key, version) {
             return false;
         }
         let pending = self.set_pending(key, None).expect("it was just seen");
@@ -37,7 +42,8 @@ impl Directory {
         true
     }
 
-    /// The partner has been told of a sealed object.
+    /// The partner has been told of a sealed object, or is lost: only now it is the key's here. Until then the partner may
+    /// have decided otherwise while it took this home for lost.
     pub(super) fn seal_told(
         &mut self,
         key: KeyHash,
@@ -45,6 +51,10 @@ impl Directory {
         (version, changed): (Version, bool),
         mirrored: Mirrored,
     ) {
+        if changed && matches!(mirrored, Mirrored::Objected(_) | Mirrored::Behind(_)) && self.is_accepted(key, version)
+        {
+            self.set_pending(key, None);
+        }
         if let Mirrored::Objected(object) = mirrored {
             let object = Object::new(asker.homes, object);
             self.entries.change(key, |entry| entry.sealed = Some(object));
@@ -54,6 +64,9 @@ impl Directory {
         if let Mirrored::Behind(_) = mirrored {
             let message = "the second home had removed the key's object while it did not reach the first";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
+        }
+        if changed && !self.promote(key, version) {
+            return self.not_accepted(asker, version);
         }
         let degraded = matches!(mirrored, Mirrored::Alone { degraded: true });
         let stored = Committed {
@@ -150,23 +163,17 @@ impl Directory {
         version: Version,
         answer: Option<KeyResult<HolderAnswer>>,
     ) {
-        if self
-            .entries
-            .pending(key)
-            .is_none_or(|pending| pending.object.version != version)
-        {
+        if !self.is_accepted(key, version) {
             return;
         }
         match answer {
-            Some(Ok(HolderAnswer::Confirmed { held: true })) => {
-                self.promote(key, version);
-            }
+            Some(Ok(HolderAnswer::Confirmed { held: true })) => self.sealed(key, asker, version),
             None | Some(Ok(HolderAnswer::Confirmed { held: false })) => {
                 self.set_pending(key, None);
+                self.mirror(key, asker, Decision::Checked);
             }
             // It was reached and could not say: it is asked again at the next check.
-            Some(Ok(HolderAnswer::Dropped) | Err(_)) => return,
+            Some(Ok(HolderAnswer::Dropped) | Err(_)) => {}
         }
-        self.mirror(key, asker, Decision::Checked);
     }
 }

@@ -1,14 +1,16 @@
 //! What is under way or waits, key by key.
 
+use super::claim::Source;
 use super::entry::Object;
 use super::inquire::Inquiry;
 use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
 use crate::limits::WAITING_PER_KEY_MAX;
 use std::collections::{BTreeMap, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, PutId, Version};
+use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::{
-    HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page, Withdrawal,
+    HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page, PutEnd,
+    Withdrawal,
 };
 use tenon_protocol::message::{KeyResult, Replica};
 
@@ -54,13 +56,15 @@ pub(super) enum JobKind {
         version: Version,
     },
     Withdrawn(Withdrawal),
-    Remove,
+    Remove(Removal),
     Mirror(MirrorEntry),
     Check {
         version: Version,
     },
-    /// Something is said to be known of the key.
+    /// The partner says what it knows of the key.
     Claim(MirrorEntry),
+    /// A holder says that it has this object of the key.
+    Publish(HomeEntry),
     /// This object is said not to be where it should be.
     Doubt {
         version: Version,
@@ -80,12 +84,24 @@ pub(super) struct Proposal {
 }
 
 /// How far a removal has come.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Removal {
+    /// Objects of a higher epoch are not meant.
+    pub(super) up_to: Epoch,
     /// There was an object.
     pub(super) changed: bool,
     /// The partner knew of an object that we did not.
     pub(super) was_objected: bool,
+}
+
+impl Removal {
+    fn new(up_to: Epoch) -> Self {
+        Self {
+            up_to,
+            changed: false,
+            was_objected: false,
+        }
+    }
 }
 
 impl Job {
@@ -105,9 +121,10 @@ impl Job {
             }),
             HomeEventKind::Sealed { version } => JobKind::Sealed { version },
             HomeEventKind::Withdrawn(withdrawal) => JobKind::Withdrawn(withdrawal),
-            HomeEventKind::Remove => JobKind::Remove,
+            HomeEventKind::Remove { up_to } => JobKind::Remove(Removal::new(up_to)),
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
             HomeEventKind::Share(entry) => JobKind::Claim(entry),
+            HomeEventKind::Publish(entry) => JobKind::Publish(entry),
             HomeEventKind::Doubt { version } => JobKind::Doubt { version },
             HomeEventKind::Locate | HomeEventKind::Recall => unreachable!("look-ups are answered at once"),
         };
@@ -130,13 +147,13 @@ impl Job {
     fn decides(&self) -> bool {
         matches!(
             self.kind,
-            JobKind::Propose(_) | JobKind::Remove | JobKind::Sealed { .. }
+            JobKind::Propose(_) | JobKind::Remove(_) | JobKind::Sealed { .. }
         )
     }
 
     /// Whether it is not worth beginning once nobody waits for its answer.
     pub(super) fn is_for_its_answer(&self) -> bool {
-        matches!(self.kind, JobKind::Propose(_) | JobKind::Remove)
+        matches!(self.kind, JobKind::Propose(_) | JobKind::Remove(_))
     }
 }
 
@@ -145,8 +162,9 @@ impl Job {
 pub(super) enum Step {
     /// Whether a holder has the key's object still, before a proposal goes on.
     Confirm(Proposal, Inquiry),
-    /// Whether a holder has the key's object still, before another of the same epoch takes its place.
-    Weigh(Object, Inquiry),
+    /// Whether a holder has the key's object still, before another of the same epoch, said by this source, takes its
+    /// place.
+    Weigh(Object, Source, Inquiry),
     /// Whether the holder has an object that would take the place of another of the same epoch.
     Win(Object, Inquiry),
     /// Whether a holder has an object that a reader did not find.
@@ -170,6 +188,8 @@ pub(super) enum Decision {
         /// It was not known before.
         changed: bool,
     },
+    /// A put has ended: the key keeps the object it has.
+    Exists(PutEnd),
     Removed(Removal),
     /// A proposal was taken away, or this object.
     Withdrawn(Option<Version>),
@@ -207,6 +227,8 @@ pub(super) enum Mirrored {
     Objected(HomeEntry),
     /// It has removed the key's object at an epoch that this home did not know, and what it was told is below that.
     Behind(MirrorEntry),
+    /// The put that was accepted has ended before, with this object.
+    Ended { version: Version, degraded: bool },
     /// It was reached and did not take it.
     Refused(ServiceError),
 }
@@ -289,15 +311,20 @@ impl Directory {
         if job.decides() && !job.is_recalled && !self.may_decide(job.asker.homes) {
             return self.recall(key, job);
         }
-        let Job { asker, kind, .. } = job;
+        let Job {
+            asker,
+            kind,
+            is_recalled,
+        } = job;
         match kind {
             JobKind::Propose(proposal) => self.propose(key, asker, proposal),
             JobKind::Sealed { version } => self.sealed(key, asker, version),
             JobKind::Withdrawn(withdrawal) => self.withdrawn(key, asker, withdrawal),
-            JobKind::Remove => self.remove(key, asker, Removal::default()),
+            JobKind::Remove(removal) => self.remove(key, asker, removal),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),
             JobKind::Check { version } => self.check(key, asker, version),
             JobKind::Claim(told) => self.claim(key, asker, told),
+            JobKind::Publish(entry) => self.publish(key, asker, entry, is_recalled),
             JobKind::Doubt { version } => self.doubt(key, asker, version),
         }
     }
@@ -309,7 +336,9 @@ impl Directory {
         self.lose_the_dead(key);
         match step {
             Step::Confirm(proposal, inquiry) => self.confirmed(key, asker, proposal, inquiry, answer.into_holders()),
-            Step::Weigh(object, inquiry) => self.weighed(key, asker, object, inquiry, answer.into_holders()),
+            Step::Weigh(object, source, inquiry) => {
+                self.weighed(key, asker, (object, source), inquiry, answer.into_holders());
+            }
             Step::Win(object, inquiry) => self.won(key, asker, object, inquiry, answer.into_holders()),
             Step::Doubt(inquiry) => self.doubted(key, asker, inquiry, answer.into_holders()),
             Step::Recall(kind) => self.recalled(key, Job::of(asker, kind), answer),
@@ -340,6 +369,7 @@ impl Directory {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
             Decision::Sealed { version, changed } => self.seal_told(key, asker, (version, changed), mirrored),
+            Decision::Exists(end) => self.end_told(key, asker, end, &mirrored),
             Decision::Withdrawn(_) | Decision::Checked => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {
@@ -376,6 +406,7 @@ impl Answer {
             Self::Partner(Ok(HomeAnswer::Done { .. })) => Mirrored::Told,
             Self::Partner(Ok(HomeAnswer::Hit(entry))) => Mirrored::Objected(entry),
             Self::Partner(Ok(HomeAnswer::Known { entry, .. })) => Mirrored::Behind(entry),
+            Self::Partner(Ok(HomeAnswer::AlreadyExists { version, degraded })) => Mirrored::Ended { version, degraded },
             Self::Partner(Err(error)) => Mirrored::Refused(error),
             Self::Partner(Ok(_)) | Self::Holder(_) | Self::Page(_) => Mirrored::Refused(wrong_answer()),
             Self::Unreachable => Mirrored::Alone { degraded: true },

@@ -14,6 +14,13 @@ pub struct ProbeTiming {
     pub unreachable_after_ms: u64,
 }
 
+impl ProbeTiming {
+    /// A node that sees its clock jump by so much has stood still, and may be unreachable for others since.
+    pub fn pause_ms(&self) -> u64 {
+        self.unreachable_after_ms / 2
+    }
+}
+
 /// Why a probe brought no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeFailure {
@@ -53,6 +60,8 @@ pub struct Reachability {
     is_probing: bool,
     probe_at: Time,
     backoff_ms: u64,
+    /// When this node looked at the time last. A longer gap says that it has stood still.
+    ticked_at: Option<Time>,
 }
 
 impl Reachability {
@@ -66,6 +75,7 @@ impl Reachability {
             is_probing: false,
             probe_at: Time::ZERO,
             backoff_ms: PROBE_BACKOFF_MS_MIN,
+            ticked_at: None,
         }
     }
 
@@ -84,9 +94,14 @@ impl Reachability {
         matches!(self.state, NodeState::Alive | NodeState::Unknown)
     }
 
-    /// Moves on with time; call it at least every few hundred milliseconds. True says: send a probe now, and tell its
-    /// result by [`Self::answered`] or [`Self::probe_failed`].
+    /// Moves on with time; call it several times per [`ProbeTiming::pause_ms`], also while a probe is under way. True
+    /// says: send a probe now, in the place of one that is under way, and tell its result by [`Self::answered`] or
+    /// [`Self::probe_failed`].
     pub fn tick(&mut self, now: Time) -> bool {
+        if self.has_stood_still(now) {
+            self.forget_silence(now);
+        }
+        self.ticked_at = Some(now);
         if self.is_silent_too_long(now) {
             self.state = NodeState::Unreachable;
         }
@@ -109,7 +124,13 @@ impl Reachability {
         self.state = NodeState::Alive;
         self.silent_since = None;
         self.backoff_ms = PROBE_BACKOFF_MS_MIN;
-        self.probe_at = now.after_ms(self.timing.heartbeat_ms);
+        // What was asked before a pause of our own does not say that we are seen now.
+        let wait_ms = if self.has_stood_still(now) {
+            0
+        } else {
+            self.timing.heartbeat_ms
+        };
+        self.probe_at = now.after_ms(wait_ms);
         life
     }
 
@@ -141,6 +162,9 @@ impl Reachability {
 
     /// A probe brought no answer.
     pub fn probe_failed(&mut self, now: Time, failure: ProbeFailure) {
+        if self.has_stood_still(now) {
+            return self.forget_silence(now);
+        }
         self.is_probing = false;
         match failure {
             ProbeFailure::Broken => self.state = NodeState::Unreachable,
@@ -159,6 +183,19 @@ impl Reachability {
         if self.state == NodeState::Alive {
             self.probe_at = self.probe_at.min(now);
         }
+    }
+
+    fn has_stood_still(&self, now: Time) -> bool {
+        let pause_ms = self.timing.pause_ms();
+        self.ticked_at
+            .is_some_and(|ticked_at| now.since_ms(ticked_at) >= pause_ms)
+    }
+
+    /// This node has stood still while a probe was under way: that it was not answered, or that its connection broke,
+    /// says nothing of the member.
+    fn forget_silence(&mut self, now: Time) {
+        self.silent_since = None;
+        self.probe_given_up(now);
     }
 
     fn is_silent_too_long(&self, now: Time) -> bool {
@@ -200,7 +237,7 @@ mod tests {
         assert_eq!(peer.state(), NodeState::Unknown);
         assert!(peer.may_ask());
         assert!(peer.tick(at(5)));
-        assert!(!peer.tick(at(2_000)));
+        assert!(!peer.tick(at(1_000)));
     }
 
     #[test]
@@ -218,8 +255,10 @@ mod tests {
     fn silence_makes_a_member_unreachable_only_after_the_bound() {
         let mut peer = alive();
         assert!(peer.tick(at(1_000)));
-        peer.tick(at(3_999));
-        assert_eq!(peer.state(), NodeState::Alive);
+        for now in [2_000, 3_000, 3_999] {
+            assert!(!peer.tick(at(now)));
+            assert_eq!(peer.state(), NodeState::Alive);
+        }
         peer.tick(at(4_000));
         assert_eq!(peer.state(), NodeState::Unreachable);
         assert!(!peer.may_ask());
@@ -230,6 +269,24 @@ mod tests {
         let mut peer = alive();
         assert!(peer.tick(at(60_000)), "no probe was open during the pause");
         assert_eq!(peer.state(), NodeState::Alive);
+        // One is open during the next: another is sent in its place, whatever came of it.
+        assert!(peer.tick(at(120_000)));
+        assert_eq!(peer.state(), NodeState::Alive);
+        for (now, failure) in [(180_000, ProbeFailure::Silent), (240_000, ProbeFailure::Broken)] {
+            peer.probe_failed(at(now), failure);
+            assert_eq!(peer.state(), NodeState::Alive);
+            assert!(peer.tick(at(now)));
+        }
+        peer.probe_failed(at(240_001), ProbeFailure::Broken);
+        assert_eq!(peer.state(), NodeState::Unreachable);
+    }
+
+    #[test]
+    fn a_member_that_answered_what_was_asked_before_our_pause_is_probed_at_once() {
+        let mut peer = alive();
+        assert!(peer.tick(at(1_000)));
+        peer.answered(at(60_000), FIRST);
+        assert!(peer.tick(at(60_000)));
     }
 
     #[test]
@@ -289,6 +346,7 @@ mod tests {
         assert!(!peer.tick(at(2_000)));
         peer.probe_given_up(at(2_000));
         assert!(peer.tick(at(2_000)));
+        peer.tick(at(3_000));
         peer.tick(at(4_000));
         assert_eq!(peer.state(), NodeState::Unreachable);
     }

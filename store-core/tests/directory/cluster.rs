@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use tenon_protocol::error::ServiceError;
-use tenon_protocol::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, Slot, Version};
+use tenon_protocol::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::member::{
     HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes,
     MirrorEntry, Page, PageKey, Withdrawal,
@@ -57,12 +57,25 @@ pub(crate) fn propose(put_id: u64, holder: usize, incarnation: u64) -> HomeEvent
     }
 }
 
+/// A removal of whatever the key has.
+pub(crate) fn remove() -> HomeEventKind {
+    HomeEventKind::Remove { up_to: Epoch(u64::MAX) }
+}
+
 pub(crate) fn withdrawn(put_id: u64, holder: usize) -> HomeEventKind {
     HomeEventKind::Withdrawn(Withdrawal {
         put_id: put(put_id),
         holder: holder_id(holder),
         generation: Generation(put_id),
     })
+}
+
+/// A home that stands still for so long doubts what it knows.
+pub(crate) const PAUSE_MS: u64 = 1_500;
+
+/// A home that knows nothing.
+pub(crate) fn directory(home: usize) -> Directory {
+    Directory::new(home_id(home), PAUSE_MS)
 }
 
 /// A node that holds objects.
@@ -130,7 +143,7 @@ impl Cluster {
         Self {
             now: Time::ZERO,
             deadline_ms: DEADLINE_MS,
-            directories: vec![Directory::new(home_id(FIRST)), Directory::new(home_id(SECOND))],
+            directories: [FIRST, SECOND].map(directory).into(),
             home_answers: [true; 2],
             holders: vec![holder; holders],
             under_way: Vec::new(),
@@ -441,6 +454,11 @@ pub(crate) fn told(version: Version, holder: usize, incarnation: u64) -> MirrorE
         }),
         ..MirrorEntry::default()
     }
+}
+
+/// What a holder says that has an object since its first life.
+pub(crate) fn publish(version: Version, holder: usize) -> HomeEventKind {
+    HomeEventKind::Publish(told(version, holder, 1).sealed.expect("it has"))
 }
 
 /// What a home learns of a member that answers it and withholds nothing.

@@ -5,10 +5,8 @@ use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Incarnation, Version};
 use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
-use tenon_store_core::directory::{Directory, Event};
-use tenon_store_core::limits::{
-    COLLECT_MS, DIRECTORY_PAUSE_MS, LEARNING_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX,
-};
+use tenon_store_core::directory::Event;
+use tenon_store_core::limits::{COLLECT_MS, LEARNING_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX};
 use tenon_store_core::time::Time;
 
 fn version(epoch: u64, put_id: u64) -> Version {
@@ -31,7 +29,7 @@ fn met(holders: usize) -> Cluster {
 
 /// A home begins a new life, and knows nothing.
 fn restart(cluster: &mut Cluster, home: usize) {
-    cluster.directories[home] = Directory::new(home_id(home));
+    cluster.directories[home] = directory(home);
 }
 
 fn locate(cluster: &mut Cluster, home: usize) -> HomeAnswer {
@@ -81,7 +79,7 @@ fn both_homes_learn_from_holders_when_they_begin_anew_one_after_the_other() {
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(stored));
     }
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert!(cluster.holders[1].sealed.is_empty());
 }
 
@@ -131,7 +129,7 @@ fn what_a_home_decided_alone_it_tells_its_partner_which_is_out_of_step_until_the
     let mut cluster = met(2);
     cluster.store(FIRST, key(1), 1, 0);
     lose(&mut cluster, FIRST);
-    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     let stored = cluster.store(SECOND, key(1), 2, 1);
     assert_eq!(stored, version(2, 2));
     assert_eq!(cluster.directories[SECOND].counts().untold, 1);
@@ -173,7 +171,7 @@ fn a_partner_that_missed_more_than_is_remembered_takes_all() {
 fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner() {
     let mut cluster = met(1);
     let stored = cluster.store(FIRST, key(1), 1, 0);
-    cluster.now = cluster.now.after_ms(DIRECTORY_PAUSE_MS);
+    cluster.now = cluster.now.after_ms(PAUSE_MS);
     assert_eq!(locate(&mut cluster, FIRST), HomeAnswer::Unknown);
     let answer_from_before = Event::Heard {
         node: home_id(SECOND),
@@ -217,7 +215,7 @@ fn an_object_that_is_gone_does_not_win_over_one_that_is_there() {
     cluster.holders[0].sealed.clear();
     let there = version(1, 2);
     cluster.holders[1].sealed.insert(key(1), there);
-    let share = HomeEventKind::Share(told(there, 1, 1));
+    let share = publish(there, 1);
     assert_eq!(cluster.call(FIRST, key(1), share), done(true));
     assert_eq!(cluster.located(FIRST, key(1)), Some(there));
     assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&there));
@@ -228,7 +226,7 @@ fn a_drop_that_a_holder_owes_is_asked_for_when_it_is_seen_again() {
     let mut cluster = met(1);
     cluster.store(FIRST, key(1), 1, 0);
     cluster.holders[0].answers = false;
-    let answer = cluster.call(FIRST, key(1), HomeEventKind::Remove);
+    let answer = cluster.call(FIRST, key(1), remove());
     assert_eq!(unavailable(answer), Some(holder_id(0)));
     assert_eq!(cluster.directories[FIRST].counts().owed, 1);
     cluster.holders[0].answers = true;
@@ -242,9 +240,9 @@ fn a_drop_that_a_holder_owes_is_asked_for_when_it_is_seen_again() {
 fn an_announcement_of_a_removed_object_does_not_bring_it_back() {
     let mut cluster = met(1);
     let removed = cluster.store(FIRST, key(1), 1, 0);
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     cluster.holders[0].sealed.insert(key(1), removed);
-    let share = HomeEventKind::Share(told(removed, 0, 1));
+    let share = publish(removed, 0);
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.call(home, key(1), share.clone()), done(true));
         assert_eq!(cluster.located(home, key(1)), None);
@@ -371,9 +369,9 @@ fn a_home_goes_on_alone_once_the_partner_that_does_not_answer_is_lost() {
 #[test]
 fn a_home_asks_its_partner_again_where_only_the_link_broke() {
     let mut cluster = met(1);
-    for (home, other) in [(FIRST, SECOND), (SECOND, FIRST)] {
+    for (id, home, other) in [(1, FIRST, SECOND), (2, SECOND, FIRST)] {
         cluster.home_answers[other] = false;
-        let token = cluster.send(home, key(home as u8), propose(1, 0, 1));
+        let token = cluster.send(home, key(id), propose(1, 0, 1));
         cluster.settle();
         cluster.home_answers[other] = true;
         cluster.pass(RETRY_MS);
@@ -402,7 +400,7 @@ fn a_home_does_not_decide_without_a_lost_partner_that_has_begun_a_new_life() {
     cluster.meet(SECOND);
     cluster.settle();
     assert_eq!(cluster.located(SECOND, key(1)), Some(stored));
-    let token = cluster.send(FIRST, key(1), HomeEventKind::Remove);
+    let token = cluster.send(FIRST, key(1), remove());
     cluster.settle();
     assert_eq!(cluster.answers.get(&token), None);
     cluster.event(FIRST, heard(home_id(SECOND), Incarnation(2)));
@@ -447,7 +445,7 @@ fn a_seal_that_was_announced_before_it_is_reported_is_told_to_the_partner_too() 
         other => panic!("{other:?}"),
     };
     cluster.holders[0].sealed.insert(key(1), accepted);
-    let announced = HomeEventKind::Share(told(accepted, 0, 1));
+    let announced = publish(accepted, 0);
     assert_eq!(cluster.call(FIRST, key(1), announced), done(true));
     let report = HomeEventKind::Sealed { version: accepted };
     assert_eq!(cluster.call(FIRST, key(1), report), done(false));

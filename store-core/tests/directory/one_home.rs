@@ -4,7 +4,7 @@ use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Incarnation, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes};
-use tenon_store_core::directory::{Action, Directory, Event, RequestToken};
+use tenon_store_core::directory::{Action, Event, RequestToken};
 use tenon_store_core::limits::{CONTESTED_CHECK_MS, DIRECTORY_REQUESTS_MAX, PENDING_CHECK_MS, WAITING_PER_KEY_MAX};
 use tenon_store_core::time::Time;
 
@@ -93,7 +93,7 @@ fn a_retry_of_a_stored_put_elsewhere_is_recognised() {
     let mut cluster = Cluster::new(2);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     assert_eq!(cluster.call(FIRST, key(1), propose(1, 1, 1)), exists(stored, false));
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert_eq!(
         cluster.call(FIRST, key(1), propose(1, 1, 1)),
         exists(stored, false),
@@ -271,13 +271,13 @@ fn a_put_that_waits_for_a_dead_holder_waits_not_long() {
 fn a_removed_object_is_dropped_by_its_holder_and_its_key_can_be_put_again() {
     let mut cluster = Cluster::new(2);
     cluster.store(FIRST, key(1), 1, 0);
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert!(cluster.holders[0].sealed.is_empty());
     assert_eq!(
         (cluster.located(FIRST, key(1)), cluster.located(SECOND, key(1))),
         (None, None)
     );
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(false));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
     let again = cluster.store(FIRST, key(1), 2, 1);
     assert_eq!(again, version(2, 2), "it comes after what was removed");
 }
@@ -288,19 +288,16 @@ fn a_removal_whose_holder_does_not_answer_stands_and_is_completed_by_repeating_i
     cluster.store(FIRST, key(1), 1, 0);
     cluster.holders[0].answers = false;
     for _ in 0..2 {
-        assert_eq!(
-            unavailable(cluster.call(FIRST, key(1), HomeEventKind::Remove)),
-            Some(holder_id(0))
-        );
+        assert_eq!(unavailable(cluster.call(FIRST, key(1), remove())), Some(holder_id(0)));
         assert_eq!(
             (cluster.located(FIRST, key(1)), cluster.located(SECOND, key(1))),
             (None, None)
         );
     }
     cluster.holders[0].answers = true;
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert!(cluster.holders[0].sealed.is_empty());
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(false));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
 }
 
 #[test]
@@ -308,14 +305,11 @@ fn a_removal_is_complete_when_the_holder_has_begun_a_new_life() {
     let mut cluster = Cluster::new(1);
     cluster.store(FIRST, key(1), 1, 0);
     cluster.holders[0].answers = false;
-    assert_eq!(
-        unavailable(cluster.call(FIRST, key(1), HomeEventKind::Remove)),
-        Some(holder_id(0))
-    );
+    assert_eq!(unavailable(cluster.call(FIRST, key(1), remove())), Some(holder_id(0)));
     cluster.restart(0);
     cluster.settle();
     assert_eq!(
-        cluster.call(FIRST, key(1), HomeEventKind::Remove),
+        cluster.call(FIRST, key(1), remove()),
         done(false),
         "nothing is left to drop"
     );
@@ -325,7 +319,7 @@ fn a_removal_is_complete_when_the_holder_has_begun_a_new_life() {
 fn a_removal_comes_before_a_put_that_is_not_sealed_yet() {
     let mut cluster = Cluster::new(1);
     assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(false));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
     assert_eq!(
         cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
         done(true)
@@ -411,7 +405,7 @@ fn bad_events_are_refused_by_name() {
 
 #[test]
 fn a_home_alone_by_its_view_is_not_degraded_and_asks_nobody() {
-    let mut home = Directory::new(home_id(FIRST));
+    let mut home = directory(FIRST);
     let homes = Homes {
         first: home_id(FIRST),
         second: None,

@@ -121,7 +121,7 @@ impl Run {
             } => self.put(key(id), holder, at_second),
             Step::Remove { key: id, at_second } => {
                 let (key, home) = (key(id), self.home(at_second));
-                let token = self.cluster.send(home, key, HomeEventKind::Remove);
+                let token = self.cluster.send(home, key, remove());
                 self.removals.insert(token, key);
                 self.doubt(key, |_| true);
             }

@@ -19,7 +19,7 @@ fn accepted(version: Version, degraded: bool) -> HomeAnswer {
 
 /// A cluster whose first home has begun a new life without its entries.
 fn forget(cluster: &mut Cluster, home: usize) {
-    cluster.directories[home] = tenon_store_core::directory::Directory::new(home_id(home));
+    cluster.directories[home] = directory(home);
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_second_home_passes_decisions_on_to_the_first() {
     let stored = cluster.store(SECOND, key(1), 1, 0);
     assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
     assert_eq!(cluster.call(SECOND, key(1), propose(2, 1, 1)), exists(stored, false));
-    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     assert_eq!(cluster.located(FIRST, key(1)), None);
 }
 
@@ -64,7 +64,7 @@ fn the_second_home_decides_when_the_first_does_not_answer() {
         cluster.call(SECOND, key(2), HomeEventKind::Sealed { version: version(1, 3) }),
         done(true)
     );
-    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     assert!(cluster.holders[0].sealed.is_empty());
 }
 
@@ -121,7 +121,7 @@ fn a_first_home_that_forgot_everything_still_removes() {
     let mut cluster = Cluster::new(2);
     cluster.store(FIRST, key(1), 1, 0);
     forget(&mut cluster, FIRST);
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert!(cluster.holders[0].sealed.is_empty());
     assert_eq!(cluster.located(SECOND, key(1)), None);
 }
@@ -183,7 +183,7 @@ fn what_the_second_home_accepted_alone_survives_a_word_of_the_first_that_is_abou
         Ok(accepted(version(1, 1), true))
     );
     cluster.home_answers[FIRST] = true;
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(false));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
     cluster.home_answers[FIRST] = false;
     let sealed = HomeEventKind::Sealed { version: version(1, 1) };
     assert_eq!(cluster.call(SECOND, key(1), sealed), done(true));
@@ -230,7 +230,7 @@ fn a_request_that_waits_at_the_first_home_through_the_second_is_answered_in_time
 fn a_put_that_was_stored_is_told_so_also_after_another_has_taken_its_place() {
     let mut cluster = Cluster::new(3);
     let first = cluster.store(FIRST, key(1), 1, 0);
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     let second = cluster.store(FIRST, key(1), 2, 1);
     assert!(second.epoch > first.epoch);
     // Its client has lost the answer and repeats the put, on another holder.
@@ -261,9 +261,9 @@ fn what_the_first_home_accepts_comes_after_what_the_second_has_removed_alone() {
     let mut cluster = Cluster::new(2);
     cluster.store(FIRST, key(1), 1, 0);
     cluster.home_answers[FIRST] = false;
-    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     cluster.store(SECOND, key(1), 2, 0);
-    assert_eq!(cluster.call(SECOND, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     // The first is back, and was not told yet.
     cluster.home_answers[FIRST] = true;
     let stored = cluster.store(FIRST, key(1), 3, 1);
@@ -279,7 +279,7 @@ fn a_late_withdrawal_of_one_try_does_not_change_what_another_has_come_to() {
     let first = cluster.store(FIRST, key(1), 1, 0);
     assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(first, false));
     assert_eq!(cluster.call(FIRST, key(1), withdrawn(2, 2)), done(false));
-    assert_eq!(cluster.call(FIRST, key(1), HomeEventKind::Remove), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
     assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(first, false));
 }
 

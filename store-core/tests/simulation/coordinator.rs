@@ -6,10 +6,10 @@ use crate::message::{Ask, Body, Call, Packet, Party, ReserveAsk, Tell};
 use crate::world::Sim;
 use rand::RngExt;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{PutId, Version};
+use tenon_protocol::ids::{Epoch, PutId, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEventKind, MemberReply, MemberRequest};
 use tenon_protocol::message::{Committed, KeyResult, Located};
-use tenon_store_core::coordinator::{Found, LookUp};
+use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable};
 use tenon_store_core::objects::{Owner, RegionId};
 use tenon_store_core::time::Time;
 
@@ -119,13 +119,7 @@ impl Sim {
             }
             Call::Locate { key } => Tell::Located(self.locate(me, key, false, deadline).await),
             Call::Relocate { key, missed } => Tell::Located(self.relocate(me, key, missed, deadline).await),
-            Call::Remove { key } => {
-                let answer = self.decide(me, key, HomeEventKind::Remove, deadline).await;
-                Tell::Removed(answer.and_then(|answer| match answer {
-                    HomeAnswer::Done { changed } => Ok(changed),
-                    other => Err(ServiceError::new(ErrorCode::Internal, format!("{other:?}"))),
-                }))
-            }
+            Call::Remove { key } => Tell::Removed(self.remove_at(me, key, deadline).await),
         }
     }
 
@@ -175,13 +169,30 @@ impl Sim {
         self.locate(me, key, true, deadline).await
     }
 
-    /// Asks the homes of a key, and again after a while where they do not know yet.
+    /// Looks what the key has, and removes that.
+    async fn remove_at(&self, me: usize, key: usize, deadline: Time) -> KeyResult<bool> {
+        let found = self.find_at(me, key, false, deadline).await?;
+        let up_to = found.map_or(Epoch(0), |entry| entry.version.epoch);
+        match self.decide(me, key, HomeEventKind::Remove { up_to }, deadline).await? {
+            HomeAnswer::Done { changed } => Ok(changed),
+            other => Err(ServiceError::new(ErrorCode::Internal, format!("{other:?}"))),
+        }
+    }
+
     async fn locate(&self, me: usize, key: usize, asks_both: bool, deadline: Time) -> KeyResult<Option<Located>> {
+        match self.find_at(me, key, asks_both, deadline).await? {
+            Some(entry) => self.located(me, entry),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the homes of a key, and again after a while where they do not know yet.
+    async fn find_at(&self, me: usize, key: usize, asks_both: bool, deadline: Time) -> KeyResult<Option<HomeEntry>> {
         let patience = deadline.min(self.clock(me).after_ms(UNKNOWN_WAIT_MS));
         let mut pause_ms = UNKNOWN_PAUSE_MS_MIN;
         loop {
             match self.look_up(me, key, asks_both, deadline).await {
-                Found::Hit(entry) => return self.located(me, entry),
+                Found::Hit(entry) => return Ok(Some(entry)),
                 Found::Miss => return Ok(None),
                 Found::Failed(error) => return Err(error),
                 Found::Unknown => {}
@@ -205,25 +216,14 @@ impl Sim {
         look_up.found()
     }
 
-    /// The replicas that can be read now. An object whose holders are all in a later life is gone with them.
     fn located(&self, me: usize, entry: HomeEntry) -> KeyResult<Option<Located>> {
-        let (mut replicas, mut silent) = (Vec::new(), None);
-        for replica in entry.replicas {
+        readable(entry, |replica| {
             let holder = self.with(|world| world.index_of(replica.holder));
             match self.known_life(me, holder) {
-                Some(incarnation) if incarnation > replica.incarnation => {}
-                _ if self.is_reachable(me, replica.holder) => replicas.push(replica),
-                _ => silent = Some(replica.holder),
+                Some(incarnation) if incarnation > replica.incarnation => HolderState::LaterLife,
+                _ if self.is_reachable(me, replica.holder) => HolderState::Reachable,
+                _ => HolderState::Silent,
             }
-        }
-        match (replicas.is_empty(), silent) {
-            (false, _) => Ok(Some(Located {
-                version: entry.version,
-                len_bytes: entry.len_bytes,
-                replicas,
-            })),
-            (true, Some(node)) => Err(ServiceError::unavailable(node, "it holds the object")),
-            (true, None) => Ok(None),
-        }
+        })
     }
 }

@@ -8,7 +8,7 @@ use crate::world::Sim;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, PutId};
-use tenon_protocol::member::{HomeEventKind, MirrorEntry, Withdrawal};
+use tenon_protocol::member::{HomeEventKind, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, Replica};
 use tenon_store_core::objects::{
     CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveSpec, Unreported, Verified,
@@ -262,11 +262,7 @@ impl Sim {
             let Some(entry) = held.filter(|_| self.known_life(me, home) == life) else {
                 return;
             };
-            let told = MirrorEntry {
-                sealed: Some(entry),
-                ..MirrorEntry::default()
-            };
-            let event = self.home_event(key, HomeEventKind::Share(told));
+            let event = self.home_event(key, HomeEventKind::Publish(entry));
             let deadline = self.clock(me).after_ms(PUBLISH_MS);
             if self.ask_home(me, self.id(home), event, deadline).await.is_ok() {
                 return;

@@ -84,13 +84,13 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// Whether an object of a put that began then may be gone because of this removal. One that was not acknowledged may
+    /// Whether an object of a put that began then may be gone because of this removal. One that was not answered may
     /// still be under way for a while.
     pub(crate) fn may_cover(&self, put_began: u64) -> bool {
         match self.end {
             None => true,
-            Some((at, RemovalEnd::Done { .. })) => at >= put_began,
-            Some((at, _)) => at + LATE_REQUEST_MS >= put_began,
+            Some((at, RemovalEnd::Done { .. } | RemovalEnd::Unavailable { .. })) => at >= put_began,
+            Some((at, RemovalEnd::Unknown)) => at + LATE_REQUEST_MS >= put_began,
         }
     }
 }

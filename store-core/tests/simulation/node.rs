@@ -119,7 +119,7 @@ impl Process {
             (other, peer)
         };
         Self {
-            directory: Directory::new(node),
+            directory: Directory::new(node, TIMING.pause_ms()),
             holder,
             table,
             memory: BTreeMap::new(),

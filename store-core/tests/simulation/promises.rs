@@ -1,7 +1,7 @@
 //! What is promised of each answer. An exception stands as a condition with its reason.
 
 use crate::model::{LATE_REQUEST_MS, Object, Put, Read, Removal, RemovalEnd};
-use crate::plan::{BEARABLE_DELAY_MS, What};
+use crate::plan::What;
 use crate::soundness::Sound;
 use crate::world::World;
 use tenon_protocol::ids::{Generation, PutId};
@@ -278,24 +278,17 @@ pub(crate) fn is_held(world: &World, object: &Object) -> bool {
 pub(crate) fn may_be_removed(world: &World, object: &Object) -> bool {
     let put_began = world.model.put_began(object);
     let mut removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
-    removals.any(|removal| removal.may_cover(put_began) || is_done_again(world, removal, put_began))
+    removals.any(|removal| removal.may_cover(put_began) || is_begun_late(world, removal, put_began))
 }
 
-/// A removal may be done late, or a second time after it was acknowledged: a coordinator or a home that hung when it was
-/// asked, or a home whose link was slow, finds the request when its caller has given it up or the other home has done it
-/// long ago, and nothing in it says that it is old.
-fn is_done_again(world: &World, removal: &Removal, put_began: u64) -> bool {
-    let Some((ended, _)) = removal.end else { return false };
-    let homes = &world.keys[removal.key].home_nodes;
+/// A removal that was not answered may begin late: a coordinator that hung when it was asked finds the request when its
+/// caller has given it up, and looks only then what there is to remove.
+fn is_begun_late(world: &World, removal: &Removal, put_began: u64) -> bool {
+    let Some((ended, RemovalEnd::Unknown)) = removal.end else {
+        return false;
+    };
     world.plan.faults.iter().any(|fault| {
-        let keeps_requests = match fault.what {
-            What::Hang { node } => homes.contains(&node) || node == removal.coordinator,
-            What::Slow { from, to, delay_ms } => {
-                delay_ms > BEARABLE_DELAY_MS && (homes.contains(&from) || homes.contains(&to))
-            }
-            _ => false,
-        };
-        keeps_requests
+        matches!(fault.what, What::Hang { node } if node == removal.coordinator)
             && fault.from <= ended
             && fault.until >= removal.began
             && put_began <= fault.until + LATE_REQUEST_MS
