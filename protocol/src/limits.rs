@@ -20,6 +20,8 @@ pub const REPLICAS_MAX: u8 = 8;
 pub const LIST_ENTRIES_MAX: u32 = 1000;
 /// Most keys in one page of an announcement or a hand-over.
 pub const PAGE_KEYS_MAX: usize = 512;
+/// Most ends of puts that one member tells another of one key.
+pub const PUT_ENDS_MAX: usize = 4;
 /// Most nodes of a cluster.
 pub const NODES_MAX: usize = 1024;
 /// Longest outside message of an error.
@@ -32,9 +34,9 @@ pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
 const _: () = assert!(OBJECT_LEN_BYTES_MAX / PIECE_BYTES * 10 + 65_536 < MESSAGE_LEN_BYTES_MAX as u64);
 // A full batch of keys of the longest kind fits in one message.
 const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < MESSAGE_LEN_BYTES_MAX);
-// A page of keys with as many replicas and owed drops as they may have, each of at most 96 bytes encoded, fits in one
+// A page of keys with as many replicas, owed drops and ended puts as they may have, each of at most 96 bytes, fits in one
 // message.
-const _: () = assert!(PAGE_KEYS_MAX * (2 * REPLICAS_MAX as usize + 64) * 96 < MESSAGE_LEN_BYTES_MAX);
+const _: () = assert!(PAGE_KEYS_MAX * (2 * REPLICAS_MAX as usize + 64 + PUT_ENDS_MAX) * 96 < MESSAGE_LEN_BYTES_MAX);
 // The key table stores the key's length in 16 bits, the namespace's and the fingerprint's in 8.
 const _: () =
     assert!(KEY_LEN_BYTES_MAX < 1 << 16 && NAMESPACE_LEN_BYTES_MAX < 1 << 8 && FINGERPRINT_LEN_BYTES_MAX < 1 << 8);

@@ -204,8 +204,9 @@ pub struct MirrorEntry {
     pub pending: Option<HomeEntry>,
     /// The object that its holders have dropped, if that is what is told.
     pub withdrawn: Option<Version>,
-    /// How a put has ended that is answered once this is told; a retry of it is to be answered likewise.
-    pub ended: Option<Box<PutEnd>>,
+    /// How puts of the key have ended: retries of them are to be answered likewise. At most
+    /// [`PUT_ENDS_MAX`](crate::limits::PUT_ENDS_MAX), those left out that ended by storing the sealed object.
+    pub ended: Vec<PutEnd>,
     /// The epoch below which nothing is the key's object any more; 0 if the key was not removed.
     pub epoch: u64,
     /// What must be dropped and was not heard to be.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tenon_protocol::ids::{KeyHash, PutId};
 use tenon_protocol::message::Committed;
 
-type Put = (PutId, KeyHash);
+type Put = (KeyHash, PutId);
 
 /// Outcomes by put and key: at most [`OUTCOMES_MAX`], each for at most [`OUTCOME_LIFE_MS`]; the oldest goes first.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl<T: Copy> Outcomes<T> {
     /// Remembers how a put ended. The first outcome of a put stands.
     pub(crate) fn remember(&mut self, now: Time, put_id: PutId, key_hash: KeyHash, outcome: T) {
         self.forget_old(now);
-        let put = (put_id, key_hash);
+        let put = (key_hash, put_id);
         if self.by_put.contains_key(&put) {
             return;
         }
@@ -46,12 +46,22 @@ impl<T: Copy> Outcomes<T> {
     /// How the put ended, if that is still remembered.
     pub(crate) fn get(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<T> {
         self.forget_old(now);
-        self.by_put.get(&(put_id, key_hash)).map(|(_, outcome)| *outcome)
+        self.by_put.get(&(key_hash, put_id)).map(|(_, outcome)| *outcome)
+    }
+
+    /// How puts of a key ended, as far as that is remembered.
+    pub(crate) fn of_key(&self, key_hash: KeyHash) -> impl Iterator<Item = (PutId, T)> {
+        let first = (key_hash, PutId::from_bytes([0; 16]));
+        let puts = self
+            .by_put
+            .range(first..)
+            .take_while(move |((key, _), _)| *key == key_hash);
+        puts.map(|((_, put_id), (_, outcome))| (*put_id, *outcome))
     }
 
     /// The put has failed after all.
     pub(crate) fn forget(&mut self, put_id: PutId, key_hash: KeyHash) {
-        self.by_put.remove(&(put_id, key_hash));
+        self.by_put.remove(&(key_hash, put_id));
     }
 
     fn forget_old(&mut self, now: Time) {
@@ -127,6 +137,19 @@ mod tests {
         outcomes.remember(Time::from_ms(1), put(1), KEY, exists);
         assert_eq!(outcomes.get(Time::from_ms(OUTCOME_LIFE_MS), put(1), KEY), Some(exists));
         outcomes.check_invariants();
+    }
+
+    #[test]
+    fn what_is_remembered_of_one_key_is_found_by_it() {
+        let mut outcomes = Outcomes::default();
+        let stored = outcome(PutOutcome::Stored);
+        for key in [[0; 16], [1; 16], [2; 16]] {
+            for id in [3, 4] {
+                outcomes.remember(Time::ZERO, put(id), KeyHash::from_bytes(key), stored);
+            }
+        }
+        let found: Vec<_> = outcomes.of_key(KEY).collect();
+        assert_eq!(found, [(put(3), stored), (put(4), stored)]);
     }
 
     #[test]

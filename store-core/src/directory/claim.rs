@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
 use tenon_protocol::member::{
-    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes, MirrorEntry, OwedDrop, PutEnd,
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes, MirrorEntry, OwedDrop,
 };
 use tenon_protocol::message::KeyResult;
 
@@ -41,10 +41,7 @@ impl Directory {
         if let Some(pending) = told.pending {
             self.adopt_pending(key, Object::new(asker.homes, pending));
         }
-        if let Some(end) = told.ended {
-            let PutEnd { put_id, outcome } = *end;
-            self.outcomes.remember(self.now, put_id, key, outcome);
-        }
+        self.remember_ends(key, &told.ended);
         match told.sealed.and_then(|sealed| self.living(asker.homes, sealed)) {
             Some(object) => self.weigh(key, asker, object, Source::Partner),
             None => self.claimed(asker),
@@ -169,14 +166,22 @@ impl Directory {
         self.claimed(asker);
     }
 
-    /// Makes an object the key's; the one before is to be dropped.
+    /// Makes a claimed object the key's, if there is room for it.
     fn replace(&mut self, key: KeyHash, object: Object) {
-        if self.entries.len() >= DIRECTORY_KEYS_MAX && !self.entries.contains(key) {
-            return;
+        if self.entries.len() < DIRECTORY_KEYS_MAX || self.entries.contains(key) {
+            self.set_sealed(key, object);
         }
+    }
+
+    /// Makes an object the key's; what holders have of the one before is to be dropped.
+    pub(super) fn set_sealed(&mut self, key: KeyHash, object: Object) {
+        let (version, holders) = (object.version, object.holders());
         let before = self.entries.change(key, |entry| entry.sealed.replace(object));
-        if let Some(before) = before {
-            self.release(key, before);
+        if let Some(mut before) = before {
+            let is_same = before.version == version;
+            if !before.lose(|replica| is_same && holders.contains(&replica.holder)) {
+                self.release(key, before);
+            }
         }
     }
 

@@ -46,6 +46,10 @@ impl Object {
         self.replicas[0].holder
     }
 
+    pub(super) fn holders(&self) -> Vec<NodeId> {
+        self.replicas.iter().map(|replica| replica.holder).collect()
+    }
+
     /// Whether this object stays if both are there and no decision of the homes lies between them. Every home says the
     /// same of the same two.
     pub(super) fn beats(&self, other: &Self) -> bool {

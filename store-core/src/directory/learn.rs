@@ -114,7 +114,7 @@ impl Directory {
             let event = HomeEvent {
                 key_hash: key,
                 homes: untold.homes,
-                kind: HomeEventKind::Share(self.known(key, untold.withdrawn)),
+                kind: HomeEventKind::Share(self.all_known(key, untold.withdrawn)),
             };
             self.actions.push(Action::AskPartner {
                 question,
@@ -253,7 +253,7 @@ impl Directory {
         let keys = keys.into_iter().map(|(key_hash, homes)| PageKey {
             key_hash,
             homes,
-            entry: match self.known(key_hash, None) {
+            entry: match self.all_known(key_hash, None) {
                 MirrorEntry { sealed, pending, .. } if is_planted(Bug::ForgetsTombstones) => MirrorEntry {
                     sealed,
                     pending,

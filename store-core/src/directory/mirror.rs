@@ -7,6 +7,7 @@ use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, Version};
+use tenon_protocol::limits::PUT_ENDS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, PutEnd};
 use tenon_protocol::message::Committed;
 
@@ -70,10 +71,26 @@ impl Directory {
         let mut entry = self.known(key, decision.withdrawn());
         match decision {
             Decision::Sealed { changed: true, .. } => entry.sealed = entry.pending.take().or(entry.sealed),
-            Decision::Exists(end) => entry.ended = Some(Box::new(*end)),
+            Decision::Exists(end) => entry.ended.push(*end),
             _ => {}
         }
         entry
+    }
+
+    /// What is known of a key and of its puts, for the other home, which may know nothing.
+    pub(super) fn all_known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
+        let mut entry = self.known(key, withdrawn);
+        let sealed = entry.sealed.as_ref().map(|object| object.version);
+        let ends = self.outcomes.of_key(key).filter(|(_, end)| Some(end.version) != sealed);
+        let ends = ends.map(|(put_id, outcome)| PutEnd { put_id, outcome });
+        entry.ended = ends.take(PUT_ENDS_MAX).collect();
+        entry
+    }
+
+    pub(super) fn remember_ends(&mut self, key: KeyHash, ended: &[PutEnd]) {
+        for PutEnd { put_id, outcome } in ended.iter().take(PUT_ENDS_MAX) {
+            self.outcomes.remember(self.now, *put_id, key, *outcome);
+        }
     }
 
     /// What is known of a key, for the other home.
@@ -82,7 +99,7 @@ impl Directory {
             sealed: self.entries.sealed(key).as_ref().map(Into::into),
             pending: self.entries.pending(key).map(|pending| (&pending.object).into()),
             withdrawn,
-            ended: None,
+            ended: Vec::new(),
             epoch: self.tombstones.epoch(key),
             owed: self.tombstones.owed(key).to_vec(),
         }
@@ -94,10 +111,7 @@ impl Directory {
             let message = "only the first home of a key tells the second what its entry is";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
-        if let Some(end) = told.ended.as_deref() {
-            let PutEnd { put_id, outcome } = *end;
-            self.outcomes.remember(self.now, put_id, key, outcome);
-        }
+        self.remember_ends(key, &told.ended);
         if let Some(ended) = told
             .pending
             .as_ref()
@@ -145,10 +159,10 @@ impl Directory {
 
     fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {
         let entry = self.entries.change(key, std::mem::take);
-        let removed = entry.sealed.filter(|object| object.version.epoch.0 < told.epoch);
+        let removed = entry.sealed.as_ref().filter(|object| object.version.epoch.0 < told.epoch);
         if told.epoch > 0 {
             // Whether the holders have dropped it the first home knows. If this one is asked, it asks them again.
-            let owed = removed.iter().flat_map(Object::drops).chain(told.owed);
+            let owed = removed.into_iter().flat_map(Object::drops).chain(told.owed);
             self.tombstones.raise(self.now, key, homes, told.epoch, owed);
         }
         if let Some(pending) = &entry.pending {
@@ -175,10 +189,16 @@ impl Directory {
         }
         self.checks
             .extend(pending.iter().map(|pending| (pending.check_at, key)));
+        let sealed = told.sealed.map(|sealed| Object::new(homes, sealed));
+        // If it is removed or gone, its drops are owed already or there is none to be owed.
+        let beaten = entry.sealed.filter(|_| sealed.is_some());
         self.entries.change(key, |entry| {
-            entry.sealed = told.sealed.map(|sealed| Object::new(homes, sealed));
+            entry.sealed = beaten;
             entry.pending = pending;
         });
+        if let Some(sealed) = sealed {
+            self.set_sealed(key, sealed);
+        }
         // What was told may lie in a life that is over for us already.
         self.lose_the_dead(key);
     }
@@ -192,9 +212,5 @@ fn is_superseded(object: &Object, told: &MirrorEntry) -> bool {
         .sealed
         .as_ref()
         .is_some_and(|sealed| sealed.version == version || sealed.version.epoch > version.epoch);
-    let is_replaced = told
-        .pending
-        .as_ref()
-        .is_some_and(|pending| pending.version.epoch > version.epoch);
-    is_beaten || is_replaced || told.withdrawn == Some(version) || told.epoch > version.epoch.0
+    is_beaten || told.withdrawn == Some(version) || told.epoch > version.epoch.0
 }

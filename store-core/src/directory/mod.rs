@@ -252,7 +252,7 @@ impl Directory {
             HomeEventKind::Recall => {
                 self.lose_the_dead(key);
                 Some(HomeAnswer::Known {
-                    entry: self.known(key, None),
+                    entry: self.all_known(key, None),
                     is_grown: self.is_grown(homes),
                 })
             }

@@ -98,6 +98,7 @@ impl Directory {
             Some(Verdict::Failed(failure)) => self.reply(asker.token, Err(failure)),
             Some(Verdict::NotHeld) => {
                 proposal.epoch_min = proposal.epoch_min.max(version.epoch.0 + 1);
+                proposal.gone = Some(version);
                 self.outcomes.forget(proposal.put_id, key);
                 self.entries.change(key, |entry| entry.sealed = None);
                 self.accept(key, asker, proposal);
@@ -217,8 +218,7 @@ impl Directory {
                 proposal.was_objected = true;
                 proposal.epoch_min = object.version.epoch.0 + 1;
                 self.set_pending(key, None);
-                let object = Object::new(asker.homes, object);
-                self.entries.change(key, |entry| entry.sealed = Some(object));
+                self.set_sealed(key, Object::new(asker.homes, object));
                 self.lose_the_dead(key);
                 self.propose(key, asker, proposal);
             }

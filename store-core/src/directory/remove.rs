@@ -43,8 +43,7 @@ impl Directory {
             }
             Mirrored::Objected(object) => {
                 removal.was_objected = true;
-                let object = Object::new(asker.homes, object);
-                self.entries.change(key, |entry| entry.sealed = Some(object));
+                self.set_sealed(key, Object::new(asker.homes, object));
                 self.lose_the_dead(key);
                 self.remove(key, asker, removal);
             }

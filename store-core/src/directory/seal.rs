@@ -38,7 +38,7 @@ impl Directory {
             return false;
         }
         let pending = self.set_pending(key, None).expect("it was just seen");
-        self.entries.change(key, |entry| entry.sealed = Some(pending.object));
+        self.set_sealed(key, pending.object);
         true
     }
 
@@ -56,8 +56,7 @@ impl Directory {
             self.set_pending(key, None);
         }
         if let Mirrored::Objected(object) = mirrored {
-            let object = Object::new(asker.homes, object);
-            self.entries.change(key, |entry| entry.sealed = Some(object));
+            self.set_sealed(key, Object::new(asker.homes, object));
             let message = "the second home had accepted another object while it did not reach the first";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }

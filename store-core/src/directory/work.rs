@@ -79,6 +79,8 @@ pub(super) struct Proposal {
     pub(super) replicas: Box<[Replica]>,
     /// It gets at least this epoch, to come after what it supersedes.
     pub(super) epoch_min: u64,
+    /// The key's object, which its holders were found not to have any more.
+    pub(super) gone: Option<Version>,
     /// The partner knew of an object that we did not.
     pub(super) was_objected: bool,
 }
@@ -117,6 +119,7 @@ impl Job {
                 len_bytes,
                 replicas: replicas.into(),
                 epoch_min: 1,
+                gone: None,
                 was_objected: false,
             }),
             HomeEventKind::Sealed { version } => JobKind::Sealed { version },
@@ -202,6 +205,7 @@ impl Decision {
     pub(super) fn withdrawn(&self) -> Option<Version> {
         match self {
             Self::Withdrawn(version) => *version,
+            Self::Accepted(proposal) => proposal.gone,
             _ => None,
         }
     }

@@ -98,6 +98,7 @@ enum Asker {
 
 /// Something under way.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "few messages are under way in a test")]
 pub(crate) enum Message {
     ToHome(usize, Event),
     ToHolder {

@@ -31,8 +31,8 @@ pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committ
 
 /// The homes remember how a put has ended.
 ///
-/// Not if one of them has begun another life since, or has decided without the other: outcomes are neither handed over
-/// nor told.
+/// Not if both have begun another life since, or one has decided without the other, which was alive: of a put that the
+/// key's object stood against nothing is told later.
 fn homes_remember(world: &World, put: &Put) -> bool {
     let sound = Sound {
         key: put.key,
@@ -42,9 +42,14 @@ fn homes_remember(world: &World, put: &Put) -> bool {
         besides: None,
         hung: None,
         homes_meet: true,
-        homes_remember: true,
+        homes_remember: false,
     };
-    sound.holds(world)
+    let homes = &world.keys[put.key].home_nodes;
+    let died = homes.iter().filter(|home| {
+        let mut faults = world.plan.faults.iter();
+        faults.any(|fault| matches!(fault.what, What::Crash { node, .. } if node == **home) && sound.matters(fault))
+    });
+    sound.holds(world) && died.count() <= 1
 }
 
 /// A reader got an answer.

@@ -44,7 +44,8 @@ impl Sound<'_> {
         })
     }
 
-    fn matters(&self, fault: &Fault) -> bool {
+    /// Whether a fault, or what it leaves behind for a while, lies in the time that is looked at.
+    pub(crate) fn matters(&self, fault: &Fault) -> bool {
         let recovered = match fault.what {
             What::Jump { .. } => fault.from,
             _ => fault.until,
