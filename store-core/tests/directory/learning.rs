@@ -453,3 +453,76 @@ fn a_seal_that_was_announced_before_it_is_reported_is_told_to_the_partner_too() 
         assert_eq!(cluster.located(home, key(1)), Some(accepted));
     }
 }
+
+#[test]
+fn what_a_holder_publishes_does_not_take_the_place_of_what_the_homes_have_accepted() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 2, 0);
+    // It was refused, which its holder was not told in time. By its put id it would win.
+    let refused = version(1, 1);
+    for home in [FIRST, SECOND] {
+        cluster.holders[1].sealed.insert(key(1), refused);
+        assert_eq!(cluster.call(home, key(1), publish(refused, 1)), done(true));
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+        assert!(cluster.holders[1].sealed.is_empty(), "it is dropped");
+    }
+}
+
+#[test]
+fn what_a_holder_publishes_is_not_dropped_while_the_other_home_may_have_accepted_it() {
+    let mut cluster = met(2);
+    lose(&mut cluster, FIRST);
+    let at_second = cluster.store(SECOND, key(1), 1, 1);
+    cluster.home_answers = [true; 2];
+    cluster.event(FIRST, Event::Lost { node: home_id(SECOND) });
+    cluster.home_answers[SECOND] = false;
+    let at_first = cluster.store(FIRST, key(1), 2, 0);
+    let answer = cluster.call(FIRST, key(1), publish(at_second, 1));
+    assert_eq!(answer.unwrap_err().code, ErrorCode::Overloaded);
+    assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&at_second));
+    // They meet: one of the two wins, the same at both.
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        cluster.hear(home, home_id(1 - home));
+        cluster.settle();
+    }
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(at_second), "its put id is lower");
+    }
+    assert!(at_first != at_second && cluster.holders[0].sealed.is_empty());
+}
+
+#[test]
+fn a_put_that_is_repeated_ends_as_before_though_a_home_has_died_since() {
+    for dead in [FIRST, SECOND] {
+        let mut cluster = met(2);
+        let stored = cluster.store(FIRST, key(1), 1, 0);
+        assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(stored, false));
+        assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+        // At the other home alone, and again when the one that died has come back.
+        lose(&mut cluster, dead);
+        for put_id in [1, 2] {
+            assert_eq!(cluster.call(1 - dead, key(1), propose(put_id, 1, 1)), exists(stored, false));
+        }
+        restart(&mut cluster, dead);
+        cluster.home_answers[dead] = true;
+        cluster.meet(dead);
+        cluster.hear(1 - dead, home_id(dead));
+        cluster.settle();
+        for put_id in [1, 2] {
+            assert_eq!(cluster.call(FIRST, key(1), propose(put_id, 1, 1)), exists(stored, false));
+        }
+        assert_eq!(cluster.located(FIRST, key(1)), None);
+    }
+}
+
+#[test]
+fn a_put_that_is_repeated_before_its_home_has_learned_all_ends_as_the_partner_knows() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    restart(&mut cluster, FIRST);
+    cluster.meet(FIRST);
+    assert_eq!(cluster.call(FIRST, key(1), propose(1, 1, 1)), exists(stored, false));
+}

@@ -493,3 +493,16 @@ fn more_requests_than_the_limits_are_refused() {
         assert_eq!(replies as u64, waiting);
     }
 }
+
+#[test]
+fn a_removal_that_comes_late_or_twice_leaves_what_was_put_since() {
+    let mut cluster = Cluster::new(1);
+    let found = cluster.store(FIRST, key(1), 1, 0);
+    let removal = HomeEventKind::Remove { up_to: found.epoch };
+    assert_eq!(cluster.call(FIRST, key(1), removal.clone()), done(true));
+    let since = cluster.store(FIRST, key(1), 2, 0);
+    assert_eq!(cluster.call(FIRST, key(1), removal), done(false));
+    let of_nothing = HomeEventKind::Remove { up_to: Epoch(0) };
+    assert_eq!(cluster.call(FIRST, key(1), of_nothing), done(false));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(since));
+}

@@ -52,7 +52,7 @@ const SEEDS_VARIABLE: &str = "SIMULATE_SEEDS";
 const FIXED: [Seeds; 2] = [Seeds { first: 1, last: 150 }, Seeds { first: 151, last: 300 }];
 
 /// Seeds that are new in each run of the tests. `make simulate` runs as many as are wanted.
-const FRESH: u64 = 20;
+const FRESH: u64 = 50;
 
 #[test]
 fn the_promises_hold_in_the_first_half_of_the_fixed_seeds() {
