@@ -340,10 +340,8 @@ mod tests {
     fn a_host_without_devices_or_library_says_so() {
         match devices() {
             Ok(found) => assert!(found.is_sorted()),
-            Err(error) => assert!(
-                matches!(error, VerbsError::NoLibrary | VerbsError::NoKernelSupport { .. }),
-                "{error}"
-            ),
+            Err(error @ (VerbsError::NoLibrary | VerbsError::NoKernelSupport { .. })) => println!("{error}"),
+            Err(error) => panic!("{error}"),
         }
         let error = Device::open("no-such-device").unwrap_err();
         assert!(

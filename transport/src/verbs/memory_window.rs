@@ -55,24 +55,21 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
     /// another key.
     ///
     /// # Errors
-    /// [`PostFailure::Window`] if it is bound, and those of [`QueuePair::post_send`].
-    pub fn bind(&self, part: Local, access: Access, context: T) -> Result<RegionKey, PostError<SendRequest<T>>> {
+    /// [`PostFailure::Window`] if it is bound, and those of [`QueuePair::post_send`], with the context.
+    pub fn bind(&self, part: Local, access: Access, context: T) -> Result<RegionKey, PostError<T>> {
         let mut bound = self.bound.lock();
+        if bound.part.is_some() {
+            return Err(rejected(PostFailure::Window { bound: true }, context));
+        }
         let key = next_key(bound.key);
         let binding = Binding {
-            window: Arc::clone(&self.raw),
+            window: Arc::downgrade(&self.raw),
             key,
             part: part.clone(),
             access,
         };
-        let request = SendRequest::bind(binding, context);
-        if bound.part.is_some() {
-            return Err(PostError {
-                failure: PostFailure::Window { bound: true },
-                rejected: vec![request],
-            });
-        }
-        self.queue_pair.post_send(vec![request])?;
+        self.post(SendRequest::bind(binding, context))?;
+        self.raw.bound(key.0);
         *bound = Bound { part: Some(part), key };
         Ok(key)
     }
@@ -81,20 +78,32 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
     /// had under way is refused. The window may be bound again at once: the queue pair keeps the order.
     ///
     /// # Errors
-    /// [`PostFailure::Window`] if it is not bound (the request is lost with its context), and those of
-    /// [`QueuePair::post_send`].
-    pub fn invalidate(&self, context: T) -> Result<(), PostError<SendRequest<T>>> {
+    /// [`PostFailure::Window`] if it is not bound, and those of [`QueuePair::post_send`], with the context.
+    pub fn invalidate(&self, context: T) -> Result<(), PostError<T>> {
         let mut bound = self.bound.lock();
         let Some(part) = bound.part.clone() else {
-            return Err(PostError {
-                failure: PostFailure::Window { bound: false },
-                rejected: Vec::new(),
-            });
+            return Err(rejected(PostFailure::Window { bound: false }, context));
         };
-        self.queue_pair
-            .post_send(vec![SendRequest::invalidate(bound.key, part, context)])?;
+        self.post(SendRequest::invalidate(bound.key, part, context))?;
         bound.part = None;
         Ok(())
+    }
+
+    /// Posts a request of this window. One that is refused is taken apart: it must not be posted later, when the window
+    /// may be gone.
+    fn post(&self, request: SendRequest<T>) -> Result<(), PostError<T>> {
+        let posted = self.queue_pair.post_send(vec![request]);
+        posted.map_err(|error| PostError {
+            failure: error.failure,
+            rejected: error.rejected.into_iter().map(SendRequest::into_context).collect(),
+        })
+    }
+}
+
+fn rejected<T: fmt::Debug>(failure: PostFailure, context: T) -> PostError<T> {
+    PostError {
+        failure,
+        rejected: vec![context],
     }
 }
 

@@ -1,6 +1,6 @@
-//! Every call into libibverbs, behind owners that make it safe: the one file of the engine with `unsafe`.
+//! Every call into libibverbs, behind owners that make it safe: the one file here with `unsafe`.
 //!
-//! What its blocks rely on:
+//! Its blocks rely on this:
 //! * Each owner here holds counts of its parents and releases its object in its drop alone: a pointer taken from an
 //!   owner inside a method with `&self` points to a living object, whose parents live too.
 //! * libibverbs lets any thread use any object at any time; it locks inside.
@@ -11,7 +11,6 @@
 //! * What a request names for the device (`SendRequest::fill`) is what it owns: parts of regions, windows, inline bytes.
 //! * Structures that are passed are plain data for which all zeroes are valid, and are read back as integers: what the
 //!   library or the kernel returns that we do not know is a value, never an enum out of range.
-//! * Without libibverbs every function that makes something returns null and EOPNOTSUPP, so no owner exists.
 
 #![allow(unsafe_code, reason = "calls into libibverbs: the one place where they are made")]
 
@@ -40,7 +39,7 @@ pub(super) struct Handle<X>(NonNull<X>);
 
 // SAFETY: objects of libibverbs belong to no thread.
 unsafe impl<X> Send for Handle<X> {}
-// SAFETY: libibverbs locks inside; the fields that are read here directly do not change once the object is made.
+// SAFETY: libibverbs locks inside; fields that are read here directly do not change, but for one that says who locks.
 unsafe impl<X> Sync for Handle<X> {}
 
 impl<X> fmt::Debug for Handle<X> {
@@ -117,9 +116,10 @@ macro_rules! chain {
             next = next.wrapping_add(1);
             request.next = next;
         }
-        if let Some(last) = $list.last_mut() {
-            last.next = ptr::null_mut();
-        }
+        $list
+            .last_mut()
+            .into_iter()
+            .for_each(|last| last.next = ptr::null_mut());
     };
 }
 
@@ -148,10 +148,8 @@ impl DeviceList {
         let mut len = 0;
         // SAFETY: it writes the number of devices to `len`, which lives on this stack frame.
         let list = Handle::made(unsafe { ib::ibv_get_device_list(&raw mut len) })?;
-        Ok(Self {
-            list,
-            len: usize::try_from(len).unwrap_or(0),
-        })
+        let len = usize::try_from(len).unwrap_or(0);
+        Ok(Self { list, len })
     }
 
     fn devices(&self) -> impl Iterator<Item = (String, *mut ib::ibv_device)> {
@@ -198,8 +196,7 @@ impl Context {
         // SAFETY: the context was just opened; async_fd is set by then and does not change.
         let async_fd = unsafe { (*context.ptr()).async_fd };
         let opened = Self { context, async_fd };
-        set_nonblocking(async_fd)?;
-        Ok(Some(opened))
+        set_nonblocking(async_fd).map(|()| Some(opened))
     }
 
     pub(super) fn query_device(&self) -> io::Result<ib::ibv_device_attr> {
@@ -224,10 +221,8 @@ impl Context {
         let mut rows: Vec<ib::ibv_gid_entry> = vec![unsafe { mem::zeroed() }; rows_max];
         // SAFETY: the context is open, and `rows` has room for `rows_max` entries of the size that is passed along.
         let found = unsafe { ib::ibv_query_gid_table(self.context.ptr(), rows.as_mut_ptr(), rows_max, 0) };
-        let found = match usize::try_from(found) {
-            Ok(found) => found.min(rows_max),
-            Err(_) => return Err(io::Error::from_raw_os_error(i32::try_from(-found).unwrap_or(libc::EIO))),
-        };
+        let errno = i32::try_from(found.wrapping_neg()).unwrap_or(libc::EIO);
+        let found = usize::try_from(found).map_err(|_| io::Error::from_raw_os_error(errno))?;
         let row = |row: &ib::ibv_gid_entry| GidEntry {
             port: row.port_num,
             index: row.gid_index,
@@ -236,7 +231,7 @@ impl Context {
             kind: GidKind::from(row.gid_type),
             interface: row.ndev_ifindex,
         };
-        Ok(rows[..found].iter().map(row).collect())
+        Ok(rows[..found.min(rows_max)].iter().map(row).collect())
     }
 
     /// Takes one asynchronous event and acknowledges it.
@@ -354,21 +349,20 @@ impl Channel {
         Ok(made)
     }
 
-    /// Takes all events that are there and acknowledges them; returns how many.
-    pub(super) fn drain(&self) -> io::Result<u32> {
-        for taken in 0.. {
+    /// Takes all events that are there and acknowledges them.
+    pub(super) fn drain(&self) -> io::Result<()> {
+        loop {
             let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the channel exists; both pointers point to this stack frame.
             let code = unsafe { ib::ibv_get_cq_event(self.channel.ptr(), &raw mut cq, &raw mut cq_context) };
             match checked(code) {
                 // SAFETY: the queue of an event cannot be destroyed before the event is acknowledged, here and once.
                 Ok(()) => unsafe { ib::ibv_ack_cq_events(cq, 1) },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(0)
     }
 }
 
@@ -385,17 +379,10 @@ impl Cq {
     /// A queue of at least this many entries whose events go to the channel.
     pub(super) fn new(channel: Arc<Channel>, context: &Arc<Context>, entries: u32) -> io::Result<Self> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        let (context, events) = (context.context.ptr(), channel.channel.ptr());
         // SAFETY: the context is open and the channel, which the queue owns, exists and belongs to it (both are made in
         // one place). The first completion vector always exists.
-        let cq = unsafe {
-            ib::ibv_create_cq(
-                context.context.ptr(),
-                entries,
-                ptr::null_mut(),
-                channel.channel.ptr(),
-                0,
-            )
-        };
+        let cq = unsafe { ib::ibv_create_cq(context, entries, ptr::null_mut(), events, 0) };
         let cq = Handle::made(cq)?;
         Ok(Self { cq, channel })
     }
@@ -446,6 +433,13 @@ impl Mw {
             key,
             pd: Arc::clone(pd),
         })
+    }
+
+    /// Says that a request that binds it to this key was posted: the library finds the window by its last key. Its owner
+    /// keeps others from posting it meanwhile.
+    pub(super) fn bound(&self, key: u32) {
+        // SAFETY: the window exists. Only posting it reads the key, which its owner keeps from happening now.
+        unsafe { (*self.mw.ptr()).rkey = key };
     }
 }
 
@@ -521,9 +515,9 @@ impl<T: Send + 'static> Qp<T> {
         let code = if list.is_empty() {
             0
         } else {
-            // SAFETY: the queue pair exists. The list, its parts, windows and inline bytes are alive during the call, in
-            // which they are copied. Buffers lie in registered memory that the ring owns until the device has completed
-            // the request or the queue pair is destroyed.
+            // SAFETY: the queue pair exists. The list, its parts, inline bytes and windows (which post their bindings
+            // themselves) are alive during the call, in which they are copied. Buffers lie in registered memory that the
+            // ring owns until the device has completed the request or the queue pair is destroyed.
             unsafe { ib::ibv_post_send(self.qp.ptr(), list.as_mut_ptr(), &raw mut refused) }
         };
         posted(&mut ring, before, &list, (code, refused), rest)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::Weak;
 
 use rdma_sys::{self as ib, ibv_wc_status as wc, ibv_wr_opcode as opcode};
 
@@ -36,7 +36,8 @@ pub(super) enum Kind {
 /// Which part a window gives access to.
 #[derive(Debug)]
 pub(super) struct Binding {
-    pub(super) window: Arc<raw::Mw>,
+    /// Not kept: a window that is dropped goes at once, so that it goes before its queue pair.
+    pub(super) window: Weak<raw::Mw>,
     pub(super) key: RegionKey,
     pub(super) part: Local,
     pub(super) access: Access,
@@ -160,9 +161,13 @@ impl<T> SendRequest<T> {
                 made.wr.rdma = to(remote);
             }
             Kind::Bind(binding) => {
+                let window = binding
+                    .window
+                    .upgrade()
+                    .expect("a window posts its own binding, and nobody else does");
                 made.opcode = opcode::IBV_WR_BIND_MW;
                 made.bind_mw_tso_union.bind_mw = ib::bind_mw_t {
-                    mw: binding.window.mw.ptr(),
+                    mw: window.mw.ptr(),
                     rkey: binding.key.0,
                     bind_info: ib::ibv_mw_bind_info {
                         mr: binding.part.region().raw().mr.ptr(),
@@ -382,7 +387,8 @@ pub enum PostFailure {
     },
 }
 
-/// Requests that were not posted: the first that could not be, and all behind it. Those before it are posted.
+/// Requests that were not posted: the first that could not be, and all behind it. Those before it are posted. Of requests
+/// of windows the context comes back alone.
 #[derive(Debug, thiserror::Error)]
 #[error("{} requests not posted: {failure}", rejected.len())]
 pub struct PostError<R: fmt::Debug> {
