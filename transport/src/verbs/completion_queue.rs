@@ -230,30 +230,38 @@ impl<T> State<T> {
             self.stale += 1;
             return;
         };
-        let posted = &registered.posted;
-        let told = match side {
+        let (posted, queue_pair) = (&registered.posted, registered.queue_pair);
+        let (told, emptied) = match side {
             Side::Send => {
-                let complete = posted.send.lock().complete(sequence, swept);
-                complete.map(|complete| {
-                    let failed = completion.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS;
+                let mut ring = posted.send.lock();
+                let complete = ring.complete(sequence, swept);
+                let emptied = ring.is_empty();
+                drop(ring);
+                let failed = completion.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS;
+                let told = complete.map(|complete| {
                     if complete.wanted || failed {
-                        Some(of_send(complete.request, completion, registered.queue_pair))
+                        Some(of_send(complete.request, completion, queue_pair))
                     } else {
                         swept.push(complete.request);
                         None
                     }
-                })
+                });
+                (told, emptied)
             }
             Side::Receive => {
-                let complete = posted.receive.lock().complete(sequence, &mut Vec::new());
-                complete.map(|complete| Some(of_receive(complete.request, completion, registered.queue_pair)))
+                let mut ring = posted.receive.lock();
+                let complete = ring.complete(sequence, &mut Vec::new());
+                let emptied = ring.is_empty();
+                drop(ring);
+                let told = complete.map(|complete| Some(of_receive(complete.request, completion, queue_pair)));
+                (told, emptied)
             }
         };
         match told {
             Some(told) => self.inbox.extend(told),
             None => self.stale += 1,
         }
-        if posted.len() == 0 {
+        if emptied && posted.len() == 0 {
             posted.emptied.notify_waiters();
         }
     }

@@ -44,7 +44,7 @@
 //! # }
 //! ```
 //! A queue pair has one owner, whose drop ends it; a region cannot be taken from under a part:
-//! ```compile_fail,E0599
+//! ```compile_fail,E0308
 //! # use tenon_transport::verbs::*;
 //! # fn copy(queue_pair: &QueuePair<u64>) -> QueuePair<u64> {
 //! queue_pair.clone()
@@ -65,7 +65,7 @@
 //! queue_pair.post_send(vec![read]).unwrap();
 //! # }
 //! ```
-//! ```compile_fail,E0277
+//! ```compile_fail,E0599
 //! # use tenon_transport::verbs::*;
 //! # fn not_sent(device: &std::sync::Arc<Device>) {
 //! let queue = CompletionQueue::<std::rc::Rc<()>>::new(device, 16);

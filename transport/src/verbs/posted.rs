@@ -114,6 +114,10 @@ impl<R: Signal> Ring<R> {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// Slots that are free.
     pub(super) fn room(&self) -> usize {
         self.depth.saturating_sub(self.slots.len())

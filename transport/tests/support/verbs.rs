@@ -1,6 +1,6 @@
 //! Two ends on two devices, connected to each other.
 
-#![allow(unreachable_pub, reason = "a module of tests that are crates of their own")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use std::collections::VecDeque;
 use std::process::Command;
@@ -53,7 +53,7 @@ pub struct End {
     pub gid: GidEntry,
     pub memory: Arc<Memory>,
     pub region: Arc<MemoryRegion>,
-    channel: CompletionChannel<u64>,
+    channel: Option<CompletionChannel<u64>>,
     taken: VecDeque<Completion<u64>>,
 }
 
@@ -79,7 +79,7 @@ impl End {
             gid,
             memory,
             region,
-            channel,
+            channel: Some(channel),
             taken: VecDeque::new(),
         }
     }
@@ -106,11 +106,17 @@ impl End {
         }
     }
 
+    /// Leaves reaping to the caller.
+    pub fn take_channel(&mut self) -> CompletionChannel<u64> {
+        self.channel.take().expect("taken once")
+    }
+
     /// The next completion, by event.
     pub async fn next(&mut self) -> Completion<u64> {
         while self.taken.is_empty() {
             let mut found = Vec::new();
-            let reaped = timeout(PATIENCE, self.channel.reap(Duration::ZERO, &mut found)).await;
+            let channel = self.channel.as_mut().expect("the channel was not taken");
+            let reaped = timeout(PATIENCE, channel.reap(Duration::ZERO, &mut found)).await;
             reaped.expect("a completion in time").unwrap();
             self.taken.extend(found);
         }
