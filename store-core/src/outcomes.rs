@@ -5,7 +5,7 @@
 use crate::limits::{OUTCOME_LIFE_MS, OUTCOMES_MAX};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
-use tenon_protocol::ids::{KeyHash, PutId};
+use tenon_protocol::ids::{KeyHash, PutId, Version};
 use tenon_protocol::message::Committed;
 
 type Put = (KeyHash, PutId);
@@ -89,10 +89,20 @@ impl<T: Copy> Outcomes<T> {
     }
 }
 
+impl Outcomes {
+    /// The put of this object was taken for stored, and its holder has withdrawn it.
+    pub(crate) fn forget_stored(&mut self, version: Version, key_hash: KeyHash) {
+        let put = (key_hash, version.put_id);
+        if self.by_put.get(&put).is_some_and(|(_, known)| known.version == version) {
+            self.by_put.remove(&put);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenon_protocol::ids::{Epoch, Version};
+    use tenon_protocol::ids::Epoch;
     use tenon_protocol::message::PutOutcome;
 
     const KEY: KeyHash = KeyHash::from_bytes([1; 16]);

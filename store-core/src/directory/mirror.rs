@@ -158,6 +158,10 @@ impl Directory {
     }
 
     fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {
+        // With a proposal comes the object that is gone; that its put was stored stays true.
+        if let Some(withdrawn) = told.withdrawn.filter(|_| told.pending.is_none()) {
+            self.outcomes.forget_stored(withdrawn, key);
+        }
         let entry = self.entries.change(key, std::mem::take);
         let removed = entry.sealed.as_ref().filter(|object| object.version.epoch.0 < told.epoch);
         if told.epoch > 0 {

@@ -29,19 +29,15 @@ impl Directory {
             };
             return self.reply(asker.token, Ok(answer));
         }
-        let present = self.entries.sealed(key);
-        let is_present = |known: &Committed| present.as_ref().is_some_and(|object| object.version == known.version);
-        if let Some(known) = self.outcomes.get(self.now, proposal.put_id, key)
-            && !is_present(&known)
-        {
-            // It has ended before, and what the key had then was removed since.
+        if let Some(known) = self.outcomes.get(self.now, proposal.put_id, key) {
+            // It has ended before, whatever became of the key since.
             let answer = HomeAnswer::AlreadyExists {
                 version: known.version,
                 degraded: known.degraded,
             };
             return self.reply(asker.token, Ok(answer));
         }
-        match present {
+        match self.entries.sealed(key) {
             Some(object) => {
                 let mut inquiry = Inquiry::of(&object);
                 let verdict = self.inquire(key, &mut inquiry);
@@ -99,7 +95,6 @@ impl Directory {
             Some(Verdict::NotHeld) => {
                 proposal.epoch_min = proposal.epoch_min.max(version.epoch.0 + 1);
                 proposal.gone = Some(version);
-                self.outcomes.forget(proposal.put_id, key);
                 self.entries.change(key, |entry| entry.sealed = None);
                 self.accept(key, asker, proposal);
             }
