@@ -178,6 +178,7 @@ impl Doors {
                 admission: Arc::clone(&front) as _,
                 service: front,
                 exports: Arc::clone(exports),
+                rdma: None,
                 data_runtime: data.clone(),
             }
         };

@@ -111,6 +111,7 @@ fn serve() {
             admission: Arc::new(AdmitAll),
             service: Arc::new(Silent),
             exports,
+            rdma: None,
             data_runtime: Handle::current(),
         };
         let (shutdown, receiver) = watch::channel(false);

@@ -15,7 +15,8 @@
 //! Each submission has one deadline. When it passes, transfers that are not complete resolve to
 //! [`TransferError::Deadline`]; the connection stays usable. Dropping the [`Submission`] cancels. In both cases the
 //! engine touches no memory of [`Transfer::local`] any more: it lets go of the slices before the future resolves, or
-//! before the drop returns. At the owner, bytes of a write that has ended in this way may still land for as long as the
+//! before the drop returns. A one-sided engine lets go a moment after a drop, when its device has flushed what was under
+//! way; it keeps the slices counted until then, so who holds the last reference knows. At the owner, bytes of a write that has ended in this way may still land for as long as the
 //! export is there: write again only where the owner verifies what it has, or under another key.
 //!
 //! # Back-pressure

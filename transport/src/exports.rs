@@ -134,6 +134,16 @@ pub struct Export {
     pub guard: Arc<dyn Guard>,
 }
 
+impl Export {
+    fn allows(&self, session: SessionId, op: Op) -> bool {
+        let in_scope = match self.scope {
+            Scope::AnySession => true,
+            Scope::Session(owner) => owner == session,
+        };
+        in_scope && matches!((op, self.rights), (Op::Read, Rights::Read) | (Op::Write, Rights::Write))
+    }
+}
+
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Export")
@@ -159,9 +169,20 @@ pub enum ExportsError {
 }
 
 /// The table of exports of one process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Exports {
     entries: RwLock<HashMap<RemoteKey, Arc<Entry>>>,
+    watchers: RwLock<Vec<Watcher>>,
+}
+
+type Watcher = Box<dyn Fn(RemoteKey) + Send + Sync>;
+
+impl fmt::Debug for Exports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exports")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Exports {
@@ -200,14 +221,22 @@ impl Exports {
     }
 
     /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none
-    /// will: accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
+    /// will, but for what a device was told to write before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
     /// most one system call or copy of a piece. Returns false if there is no such key.
     pub fn revoke(&self, key: RemoteKey) -> bool {
         let Some(entry) = self.entries.write().remove(&key) else {
             return false;
         };
         *entry.open.write() = false;
+        for watcher in self.watchers.read().iter() {
+            watcher(key);
+        }
         true
+    }
+
+    /// Has an engine whose peers read by themselves told of each export that is revoked.
+    pub(crate) fn when_revoked(&self, watcher: impl Fn(RemoteKey) + Send + Sync + 'static) {
+        self.watchers.write().push(Box::new(watcher));
     }
 
     /// Number of exports.
@@ -220,6 +249,16 @@ impl Exports {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The memory that a session may read under a key, for an owner whose peers read it by themselves. No guard is asked.
+    pub(crate) fn readable(&self, session: SessionId, key: RemoteKey) -> Result<Slice, TransferError> {
+        let entry = self.entries.read().get(&key).cloned();
+        let entry = entry.ok_or(TransferError::UnknownKey { key })?;
+        match entry.export.allows(session, Op::Read) {
+            true => Ok(entry.export.memory.clone()),
+            false => Err(TransferError::Forbidden { key, op: Op::Read }),
+        }
     }
 
     /// Checks one access of a session and asks the guard. No lock of this module is held while the guard runs.
@@ -237,15 +276,7 @@ impl Exports {
             .cloned()
             .ok_or(TransferError::UnknownKey { key })?;
         let export = &entry.export;
-        let in_scope = match export.scope {
-            Scope::AnySession => true,
-            Scope::Session(owner) => owner == session,
-        };
-        let allowed = matches!(
-            (op, export.rights),
-            (Op::Read, Rights::Read) | (Op::Write, Rights::Write)
-        );
-        if !in_scope || !allowed {
+        if !export.allows(session, op) {
             return Err(TransferError::Forbidden { key, op });
         }
         let export_bytes = export.memory.len_bytes();
@@ -301,6 +332,16 @@ pub(crate) struct Access {
 impl Access {
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// The memory of the access, for a device that is told to write to it. It may do so until the access is dropped,
+    /// also when the export was revoked meanwhile: the hold says so to its guard.
+    pub(crate) fn memory(&self) -> Slice {
+        let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
+        let memory = &self.entry.export.memory;
+        memory
+            .subslice(range)
+            .expect("the range was checked when the access began")
     }
 
     pub(crate) fn stamp(&self) -> u64 {

@@ -112,3 +112,30 @@ pub const VERBS_INLINE_BYTES: u32 = 64;
 pub const VERBS_RETRIES_MAX: u8 = 6;
 /// Largest exponent of the acknowledgement timeout: 4.3 s, so that a dead peer is noticed within half a minute.
 pub const VERBS_TIMEOUT_EXPONENT_MAX: u8 = 20;
+/// Queue pairs of one port: with the largest queues, what one completion queue of common devices has room for.
+pub const VERBS_QUEUE_PAIRS_MAX: u32 = 128;
+/// Longest read of one request: what a queue pair that fails must repeat at most.
+pub const VERBS_SLICE_BYTES: u64 = 1 << 20;
+/// Parts of local memory of one read: what every device takes.
+pub const VERBS_READ_PARTS_MAX: usize = 4;
+/// Paths of one connection: a host has few ports.
+pub const VERBS_PATHS_MAX: usize = 16;
+/// Offered ranges of one call: with [`VERBS_SLICE_BYTES`] each, 64 MiB.
+pub const VERBS_PULLS_MAX: usize = 64;
+/// Times that a read is tried, over whatever path is up.
+pub const VERBS_ATTEMPTS_MAX: usize = 4;
+/// Time that a device has for flushing a queue pair.
+pub const VERBS_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a new path has to be connected and to carry a few bytes.
+pub const VERBS_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// What an owner has for ending a pull after its initiator's deadline; until then the offered memory stays registered.
+pub const VERBS_PULL_GRACE: Duration = Duration::from_secs(6);
+/// Bytes that a new path is tried with.
+pub const VERBS_PROBE_BYTES: usize = 64;
+/// Exports whose places one connection remembers: segments and their tables.
+pub const VERBS_KEYS_MAX: usize = 4096;
+
+const _: () = assert!(
+    VERBS_FLUSH_TIMEOUT.as_millis() < VERBS_PULL_GRACE.as_millis(),
+    "an owner has flushed before the memory it reads goes"
+);

@@ -1,4 +1,8 @@
-//! Fixed-width little-endian fields.
+//! Fixed-width little-endian fields, and what engines write with them alike.
+
+use crate::engine::{Op, TransferError};
+use crate::ids::RemoteKey;
+use crate::limits::MAX_REFUSAL_TEXT_BYTES;
 
 /// Takes fields from the front of received bytes. `None`: there are not enough.
 #[derive(Clone, Debug)]
@@ -62,6 +66,82 @@ pub(crate) fn put_text(to: &mut Vec<u8>, text: &str, max_bytes: u16) {
     let len = u16::try_from(cut.len()).unwrap_or(max_bytes);
     to.extend_from_slice(&len.to_le_bytes());
     to.extend_from_slice(cut.as_bytes());
+}
+
+/// What an owner says went wrong with a transfer. Errors that are the initiator's own are told in words.
+pub(crate) fn encode_transfer_error(error: &TransferError) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut put = |tag: u8, words: &[u64]| {
+        bytes.push(tag);
+        for word in words {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    };
+    match error {
+        TransferError::UnknownKey { key } => put(2, &[key.0]),
+        TransferError::Forbidden { key, op: Op::Read } => put(3, &[key.0]),
+        TransferError::Forbidden { key, op: Op::Write } => put(4, &[key.0]),
+        &TransferError::OutOfRange {
+            offset_bytes,
+            len_bytes,
+            export_bytes,
+        } => put(5, &[offset_bytes, len_bytes, export_bytes]),
+        TransferError::Refused { code, message } => {
+            put(6, &[]);
+            bytes.extend_from_slice(&code.to_le_bytes());
+            put_text(&mut bytes, message, MAX_REFUSAL_TEXT_BYTES);
+        }
+        TransferError::Revoked => put(7, &[]),
+        TransferError::Disconnected { reason } => {
+            put(8, &[]);
+            put_text(&mut bytes, reason, MAX_REFUSAL_TEXT_BYTES);
+        }
+        &TransferError::Deadline { moved_bytes, len_bytes } => put(9, &[moved_bytes, len_bytes]),
+        other => {
+            put(6, &[]);
+            bytes.extend_from_slice(&0_u16.to_le_bytes());
+            put_text(&mut bytes, &other.to_string(), MAX_REFUSAL_TEXT_BYTES);
+        }
+    }
+    bytes
+}
+
+/// `None`: it is none.
+pub(crate) fn decode_transfer_error(bytes: &[u8]) -> Option<TransferError> {
+    let mut fields = Fields::new(bytes);
+    let error = match fields.u8()? {
+        2 => TransferError::UnknownKey {
+            key: RemoteKey(fields.u64()?),
+        },
+        3 => TransferError::Forbidden {
+            key: RemoteKey(fields.u64()?),
+            op: Op::Read,
+        },
+        4 => TransferError::Forbidden {
+            key: RemoteKey(fields.u64()?),
+            op: Op::Write,
+        },
+        5 => TransferError::OutOfRange {
+            offset_bytes: fields.u64()?,
+            len_bytes: fields.u64()?,
+            export_bytes: fields.u64()?,
+        },
+        6 => TransferError::Refused {
+            code: fields.u16()?,
+            message: fields.text()?.to_owned(),
+        },
+        7 => TransferError::Revoked,
+        8 => TransferError::Disconnected {
+            reason: fields.text()?.to_owned(),
+        },
+        9 => TransferError::Deadline {
+            moved_bytes: fields.u64()?,
+            len_bytes: fields.u64()?,
+        },
+        _ => return None,
+    };
+    fields.end()?;
+    Some(error)
 }
 
 #[cfg(test)]

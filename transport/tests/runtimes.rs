@@ -61,6 +61,7 @@ fn data_lanes_run_on_the_runtime_they_are_given_and_fail_with_it() {
             &loopback(),
             Serving {
                 exports,
+                rdma: None,
                 data_runtime: data.handle().clone(),
                 ..serving()
             },

@@ -109,6 +109,7 @@ impl Served {
             admission: Arc::new(AdmitAll),
             service: Arc::new(service),
             exports: Arc::clone(&node.exports),
+            rdma: None,
             data_runtime: tokio::runtime::Handle::current(),
         };
         let (stop, stopped) = watch::channel(false);

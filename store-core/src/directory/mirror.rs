@@ -163,7 +163,10 @@ impl Directory {
             self.outcomes.forget_stored(withdrawn, key);
         }
         let entry = self.entries.change(key, std::mem::take);
-        let removed = entry.sealed.as_ref().filter(|object| object.version.epoch.0 < told.epoch);
+        let removed = entry
+            .sealed
+            .as_ref()
+            .filter(|object| object.version.epoch.0 < told.epoch);
         if told.epoch > 0 {
             // Whether the holders have dropped it the first home knows. If this one is asked, it asks them again.
             let owed = removed.into_iter().flat_map(Object::drops).chain(told.owed);

@@ -503,7 +503,10 @@ fn a_put_that_is_repeated_ends_as_before_though_a_home_has_died_since() {
         // At the other home alone, and again when the one that died has come back.
         lose(&mut cluster, dead);
         for put_id in [1, 2] {
-            assert_eq!(cluster.call(1 - dead, key(1), propose(put_id, 1, 1)), exists(stored, false));
+            assert_eq!(
+                cluster.call(1 - dead, key(1), propose(put_id, 1, 1)),
+                exists(stored, false)
+            );
         }
         restart(&mut cluster, dead);
         cluster.home_answers[dead] = true;
@@ -511,7 +514,10 @@ fn a_put_that_is_repeated_ends_as_before_though_a_home_has_died_since() {
         cluster.hear(1 - dead, home_id(dead));
         cluster.settle();
         for put_id in [1, 2] {
-            assert_eq!(cluster.call(FIRST, key(1), propose(put_id, 1, 1)), exists(stored, false));
+            assert_eq!(
+                cluster.call(FIRST, key(1), propose(put_id, 1, 1)),
+                exists(stored, false)
+            );
         }
         assert_eq!(cluster.located(FIRST, key(1)), None);
     }

@@ -61,7 +61,19 @@ impl Link {
         expect: Option<PeerId>,
         deadline: Instant,
     ) -> Result<Arc<Self>, LinkError> {
-        let (stream, remote) = handshake::dial(endpoint, identity, Channel::Control, auth, expect, deadline).await?;
+        Self::dial_for(Channel::Control, endpoint, identity, auth, expect, deadline).await
+    }
+
+    /// The same for calls of another kind.
+    pub(crate) async fn dial_for(
+        channel: Channel,
+        endpoint: &Endpoint,
+        identity: &Identity,
+        auth: &dyn Authenticator,
+        expect: Option<PeerId>,
+        deadline: Instant,
+    ) -> Result<Arc<Self>, LinkError> {
+        let (stream, remote) = handshake::dial(endpoint, identity, channel, auth, expect, deadline).await?;
         let stream = Arc::new(stream);
         let calls = Arc::new(Calls::new());
         let (outgoing, frames) = mpsc::channel(MAX_LINK_CALLS);

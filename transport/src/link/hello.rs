@@ -12,6 +12,8 @@ pub enum Channel {
     Control,
     /// One-sided transfers.
     Data,
+    /// Calls that connect queue pairs and offer buffers: what RDMA transfers need beside them.
+    Rdma,
 }
 
 /// What the dialler is.
@@ -87,6 +89,8 @@ pub enum RefusalCode {
     Malformed = 6,
     /// The acceptor is shutting down.
     ShuttingDown = 7,
+    /// The acceptor uses no RDMA device.
+    NoRdma = 8,
 }
 
 /// Why a link or connection could not be made, or no longer carries calls.

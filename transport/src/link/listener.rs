@@ -63,6 +63,8 @@ pub struct Serving {
     pub service: Arc<dyn Service>,
     /// What data lanes may touch.
     pub exports: Arc<Exports>,
+    /// Answers the calls that RDMA transfers need; `None` refuses them.
+    pub rdma: Option<Arc<dyn Service>>,
     /// Where data lanes run. Give bulk data a runtime of its own, apart from control calls.
     pub data_runtime: Handle,
 }
@@ -267,16 +269,15 @@ impl Server {
             deadline,
         )
         .await?;
+        if accepted.hello.channel == Channel::Rdma && self.serving.rdma.is_none() {
+            return Err(turn_away(&accepted, RefusalCode::NoRdma, "no RDMA device is used here", deadline).await);
+        }
         let Some(place) = self
             .places
             .take(accepted.hello.channel, accepted.hello.identity.session)
         else {
             let message = "as many connections are open as there may be";
-            handshake::refuse(&accepted.stream, RefusalCode::Busy, message, deadline).await;
-            return Err(LinkError::Refused {
-                code: RefusalCode::Busy as u16,
-                message: message.to_owned(),
-            });
+            return Err(turn_away(&accepted, RefusalCode::Busy, message, deadline).await);
         };
         handshake::welcome(&accepted, deadline)
             .await
@@ -291,7 +292,12 @@ impl Server {
     async fn opened(&self, accepted: Accepted, from: &Endpoint, shutdown: watch::Receiver<bool>) -> io::Result<()> {
         let Accepted { stream, hello, scope } = accepted;
         let identity = hello.identity;
-        if hello.channel == Channel::Control {
+        let service = match hello.channel {
+            Channel::Control => Some(&self.serving.service),
+            Channel::Rdma => self.serving.rdma.as_ref(),
+            Channel::Data => None,
+        };
+        if let Some(service) = service {
             let session = Session {
                 peer: identity.peer,
                 session: identity.session,
@@ -302,7 +308,7 @@ impl Server {
                 scope,
                 endpoint: from.clone(),
             };
-            serve_session(stream, Arc::new(session), Arc::clone(&self.serving.service), shutdown).await;
+            serve_session(stream, Arc::new(session), Arc::clone(service), shutdown).await;
             return Ok(());
         }
         let detached = stream.detach()?;
@@ -316,6 +322,15 @@ impl Server {
         // Dropping the set, when this future is dropped, ends the lane.
         lanes.join_next().await;
         Ok(())
+    }
+}
+
+/// Tells a dialler that it is not served, and why.
+async fn turn_away(accepted: &Accepted, code: RefusalCode, message: &str, deadline: Instant) -> LinkError {
+    handshake::refuse(&accepted.stream, code, message, deadline).await;
+    LinkError::Refused {
+        code: code as u16,
+        message: message.to_owned(),
     }
 }
 
@@ -337,8 +352,8 @@ impl Places {
     fn take(&self, channel: Channel, session: SessionId) -> Option<Place<'_>> {
         let mut open = self.open.lock();
         match channel {
-            Channel::Control if open.links >= MAX_LINKS => return None,
-            Channel::Control => open.links += 1,
+            Channel::Control | Channel::Rdma if open.links >= MAX_LINKS => return None,
+            Channel::Control | Channel::Rdma => open.links += 1,
             Channel::Data => {
                 let lanes_of_session = open.lanes_of.get(&session).copied().unwrap_or_default();
                 if open.lanes >= MAX_LANES_TOTAL || lanes_of_session >= MAX_LANES_PER_SESSION {
@@ -368,7 +383,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut open = self.places.open.lock();
         match self.channel {
-            Channel::Control => open.links -= 1,
+            Channel::Control | Channel::Rdma => open.links -= 1,
             Channel::Data => {
                 open.lanes -= 1;
                 if let Entry::Occupied(mut lanes) = open.lanes_of.entry(self.session) {

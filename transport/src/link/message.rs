@@ -100,6 +100,7 @@ pub(crate) fn encode_hello(hello: &Hello) -> Vec<u8> {
     let channel = match hello.channel {
         Channel::Control => 1,
         Channel::Data => 2,
+        Channel::Rdma => 3,
     };
     let mut bytes = vec![channel, encode_role(identity.role)];
     bytes.extend_from_slice(&identity.cluster.0);
@@ -119,6 +120,7 @@ pub(crate) fn decode_hello(versions: (u16, u16), body: &[u8]) -> Option<Hello> {
     let channel = match fields.u8()? {
         1 => Channel::Control,
         2 => Channel::Data,
+        3 => Channel::Rdma,
         _ => return None,
     };
     let identity = Identity {

@@ -7,10 +7,10 @@
 use std::io;
 
 use crate::checksum::Crc64;
-use crate::engine::{Op, TransferError};
+use crate::engine::TransferError;
 use crate::ids::RemoteKey;
-use crate::limits::{MAX_BATCH_TRANSFERS, MAX_DATA_FRAME_BYTES, MAX_REFUSAL_TEXT_BYTES};
-use crate::wire::{Fields, put_text};
+use crate::limits::{MAX_BATCH_TRANSFERS, MAX_DATA_FRAME_BYTES};
+use crate::wire::{Fields, decode_transfer_error, encode_transfer_error};
 
 const MAGIC: u16 = 0x6474;
 pub(super) const HEADER_BYTES: usize = 40;
@@ -221,79 +221,26 @@ pub(super) enum Failure {
     Transfer(TransferError),
 }
 
+/// Unlike any tag of an error.
+const CANCELLED: u8 = 1;
+
 /// Appends a whole frame that says that a request failed.
 pub(super) fn put_failed(to: &mut Vec<u8>, request: u64, failure: &Failure) {
     put_small(to, Header::new(Kind::Failed, request, 0), &encode_failure(failure));
 }
 
 fn encode_failure(failure: &Failure) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut put = |tag: u8, words: &[u64]| {
-        bytes.push(tag);
-        for word in words {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-    };
     match failure {
-        Failure::Cancelled => put(1, &[]),
-        Failure::Transfer(TransferError::UnknownKey { key }) => put(2, &[key.0]),
-        Failure::Transfer(TransferError::Forbidden { key, op: Op::Read }) => put(3, &[key.0]),
-        Failure::Transfer(TransferError::Forbidden { key, op: Op::Write }) => put(4, &[key.0]),
-        &Failure::Transfer(TransferError::OutOfRange {
-            offset_bytes,
-            len_bytes,
-            export_bytes,
-        }) => {
-            put(5, &[offset_bytes, len_bytes, export_bytes]);
-        }
-        Failure::Transfer(TransferError::Refused { code, message }) => {
-            put(6, &[]);
-            bytes.extend_from_slice(&code.to_le_bytes());
-            put_text(&mut bytes, message, MAX_REFUSAL_TEXT_BYTES);
-        }
-        Failure::Transfer(TransferError::Revoked) => put(7, &[]),
-        // The rest are the initiator's own errors.
-        Failure::Transfer(other) => {
-            put(6, &[]);
-            bytes.extend_from_slice(&0_u16.to_le_bytes());
-            put_text(&mut bytes, &other.to_string(), MAX_REFUSAL_TEXT_BYTES);
-        }
+        Failure::Cancelled => vec![CANCELLED],
+        Failure::Transfer(error) => encode_transfer_error(error),
     }
-    bytes
 }
 
 pub(super) fn decode_failure(payload: &[u8]) -> Option<Failure> {
-    let mut fields = Fields::new(payload);
-    let error = match fields.u8()? {
-        1 => {
-            fields.end()?;
-            return Some(Failure::Cancelled);
-        }
-        2 => TransferError::UnknownKey {
-            key: RemoteKey(fields.u64()?),
-        },
-        3 => TransferError::Forbidden {
-            key: RemoteKey(fields.u64()?),
-            op: Op::Read,
-        },
-        4 => TransferError::Forbidden {
-            key: RemoteKey(fields.u64()?),
-            op: Op::Write,
-        },
-        5 => TransferError::OutOfRange {
-            offset_bytes: fields.u64()?,
-            len_bytes: fields.u64()?,
-            export_bytes: fields.u64()?,
-        },
-        6 => TransferError::Refused {
-            code: fields.u16()?,
-            message: fields.text()?.to_owned(),
-        },
-        7 => TransferError::Revoked,
-        _ => return None,
-    };
-    fields.end()?;
-    Some(Failure::Transfer(error))
+    match payload {
+        [CANCELLED] => Some(Failure::Cancelled),
+        _ => decode_transfer_error(payload).map(Failure::Transfer),
+    }
 }
 
 #[cfg(test)]
@@ -301,6 +248,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::engine::Op;
 
     fn any_failure() -> impl Strategy<Value = Failure> {
         let key = any::<u64>().prop_map(RemoteKey);

@@ -103,6 +103,8 @@ mod raw;
 mod request;
 mod transition;
 
+pub mod engine;
+
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -123,6 +123,7 @@ pub fn serving() -> Serving {
         admission: Arc::new(AdmitAll),
         service: Arc::new(Echo::default()),
         exports: Arc::new(Exports::new()),
+        rdma: None,
         data_runtime: Handle::current(),
     }
 }

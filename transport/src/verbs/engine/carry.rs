@@ -1,0 +1,238 @@
+//! Carrying out reads over the paths to a peer: in slices, striped, again over another path where one fails, and ended
+//! at the deadline without anything left that touches memory.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::flight::Flight;
+use super::path::{Load, Path, Paths, ReadRequest};
+use super::rails::Rails;
+use crate::limits::VERBS_ATTEMPTS_MAX;
+use crate::memory::Slice;
+use crate::verbs::{Remote, Status};
+
+/// One read request: a range of the peer's memory, as it is named on each path, and where it goes.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    /// By the number of the path.
+    pub(super) from: Vec<(u8, Remote)>,
+    pub(super) into: Vec<Slice>,
+    pub(super) len_bytes: u64,
+    /// Pieces of one group that is not zero are carried out in order.
+    pub(super) group: u64,
+}
+
+/// Why a piece was not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PieceError {
+    /// The peer does not let it be read: its key is not good any more.
+    Access,
+    /// The deadline passed first.
+    Deadline,
+    /// There was no path, or each that was tried failed.
+    Lost(String),
+    /// The memory that it was to go to cannot be used.
+    Local(String),
+}
+
+impl Piece {
+    fn remote(&self, path: &Path) -> Option<Remote> {
+        let from = self.from.iter().find(|(number, _)| *number == path.number);
+        from.map(|(_, remote)| *remote)
+    }
+}
+
+/// Reads all pieces; one result each. When it returns, or soon after it was dropped, nothing touches their memory.
+pub(super) async fn carry(
+    rails: &Arc<Rails>,
+    paths: &Paths,
+    pieces: &[Piece],
+    deadline: Instant,
+) -> Vec<Result<(), PieceError>> {
+    let run = Run {
+        rails,
+        paths,
+        pieces,
+        results: Mutex::new(vec![None; pieces.len()]),
+        flights: Mutex::default(),
+    };
+    if timeout_at(deadline, run.all()).await.is_err() {
+        run.cut_short().await;
+    }
+    let results = std::mem::take(&mut *run.results.lock());
+    results
+        .into_iter()
+        .map(|result| result.unwrap_or(Err(PieceError::Deadline)))
+        .collect()
+}
+
+struct Run<'a> {
+    rails: &'a Arc<Rails>,
+    paths: &'a Paths,
+    pieces: &'a [Piece],
+    results: Mutex<Vec<Option<Result<(), PieceError>>>>,
+    /// What is under way, over which path.
+    flights: Mutex<Vec<(Arc<Path>, Arc<Flight>)>>,
+}
+
+/// Pieces that go over one path together.
+struct Share {
+    path: Arc<Path>,
+    pieces: Vec<usize>,
+    _load: Load,
+}
+
+impl Run<'_> {
+    async fn all(&self) {
+        let mut left: Vec<usize> = (0..self.pieces.len()).collect();
+        let mut last = "no path was tried".to_owned();
+        for _ in 0..VERBS_ATTEMPTS_MAX {
+            if left.is_empty() {
+                return;
+            }
+            let up = match self.paths.some_up().await {
+                Ok(up) => up,
+                Err(reason) => return self.end_all(&left, &PieceError::Lost(reason)),
+            };
+            let shares = self.share(&up, &left);
+            let tried = join_all(shares.into_iter().map(|share| self.over(share))).await;
+            left.clear();
+            for (failed, status) in tried {
+                left.extend(failed);
+                if let Some(status) = status {
+                    last = status.to_string();
+                }
+            }
+            left.sort_unstable();
+        }
+        self.end_all(&left, &PieceError::Lost(last));
+    }
+
+    fn end(&self, piece: usize, result: Result<(), PieceError>) {
+        self.results.lock()[piece] = Some(result);
+    }
+
+    fn end_all(&self, pieces: &[usize], error: &PieceError) {
+        for piece in pieces {
+            self.end(*piece, Err(error.clone()));
+        }
+    }
+
+    /// Deals pieces out: each group, or piece of none, to the path with the least to do.
+    fn share(&self, up: &[Arc<Path>], left: &[usize]) -> Vec<Share> {
+        let mut dealt: Vec<(u64, Vec<usize>)> = up.iter().map(|path| (path.open_bytes(), Vec::new())).collect();
+        let mut bytes = vec![0; up.len()];
+        for unit in left.chunk_by(|a, b| self.pieces[*a].group != 0 && self.pieces[*a].group == self.pieces[*b].group) {
+            let named = |path: &Arc<Path>| unit.iter().all(|piece| self.pieces[*piece].remote(path).is_some());
+            let candidates = (0..up.len()).filter(|&at| named(&up[at]));
+            let Some(at) = candidates.min_by_key(|&at| dealt[at].0) else {
+                let error = PieceError::Lost("the peer's memory is not registered with a device in reach".to_owned());
+                self.end_all(unit, &error);
+                continue;
+            };
+            let unit_bytes: u64 = unit.iter().map(|piece| self.pieces[*piece].len_bytes).sum();
+            dealt[at].0 += unit_bytes;
+            bytes[at] += unit_bytes;
+            dealt[at].1.extend_from_slice(unit);
+        }
+        let shares = up
+            .iter()
+            .zip(dealt)
+            .zip(bytes)
+            .map(|((path, (_, pieces)), bytes)| Share {
+                path: Arc::clone(path),
+                pieces,
+                _load: path.load(bytes),
+            });
+        shares.filter(|share| !share.pieces.is_empty()).collect()
+    }
+
+    /// Reads the pieces of one share. Returns those that are to be tried again, and why the path is lost.
+    async fn over(&self, share: Share) -> (Vec<usize>, Option<Status>) {
+        let Share { path, pieces, _load } = share;
+        let flight = Flight::new(pieces.len());
+        let mut reads = Vec::with_capacity(pieces.len());
+        for (request, piece) in pieces.iter().enumerate() {
+            let wanted = &self.pieces[*piece];
+            match (wanted.remote(&path), self.rails.locals(path.rail, &wanted.into)) {
+                (Some(from), Ok(into)) => reads.push(ReadRequest { request, from, into }),
+                (_, Err(error)) => {
+                    self.end(*piece, Err(PieceError::Local(error.to_string())));
+                    flight.land(request, Status::LocalProtection);
+                }
+                (None, Ok(_)) => flight.land(request, Status::LocalOperation),
+            }
+        }
+        self.flights.lock().push((Arc::clone(&path), Arc::clone(&flight)));
+        path.post(&flight, reads).await;
+        flight.landed().await;
+        self.judge(&path, &pieces, &flight)
+    }
+
+    fn judge(&self, path: &Arc<Path>, pieces: &[usize], flight: &Flight) -> (Vec<usize>, Option<Status>) {
+        let statuses = flight.statuses();
+        let (mut again, mut failure) = (Vec::new(), None);
+        for (piece, status) in pieces.iter().zip(statuses) {
+            match status {
+                Some(Status::Success) => self.end(*piece, Ok(())),
+                Some(Status::RemoteAccess) => {
+                    self.end(*piece, Err(PieceError::Access));
+                    failure = Some(Status::RemoteAccess);
+                }
+                Some(status @ (Status::LocalProtection | Status::LocalOperation | Status::LocalLength)) => {
+                    let mut results = self.results.lock();
+                    results[*piece].get_or_insert(Err(PieceError::Local(status.to_string())));
+                }
+                status => {
+                    again.push(*piece);
+                    // What was flushed says less than what made the queue pair fail.
+                    failure = failure.or(status);
+                }
+            }
+        }
+        if let Some(status) = failure {
+            tracing::info!(path = path.number, %status, "a path is lost");
+            self.paths.lose(path);
+        }
+        // A group is carried out in order, so from its first piece again.
+        let groups: Vec<u64> = again
+            .iter()
+            .map(|piece| self.pieces[*piece].group)
+            .filter(|group| *group != 0)
+            .collect();
+        let torn = |piece: &&usize| groups.contains(&self.pieces[**piece].group) && !again.contains(piece);
+        let torn: Vec<usize> = pieces.iter().filter(torn).copied().collect();
+        let mut results = self.results.lock();
+        for piece in &torn {
+            results[*piece] = None;
+        }
+        again.extend(torn);
+        (again, failure)
+    }
+
+    /// The deadline has passed: what is under way is ended with its paths.
+    async fn cut_short(&self) {
+        let flights = std::mem::take(&mut *self.flights.lock());
+        let open: Vec<_> = flights.into_iter().filter(|(_, flight)| !flight.is_landed()).collect();
+        for (path, _) in &open {
+            self.paths.lose(path);
+        }
+        for (path, flight) in open {
+            path.flushed(&flight).await;
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // Cancelled: the device flushes on its own, and keeps the memory until it has.
+        for (path, flight) in self.flights.get_mut().drain(..) {
+            if !flight.is_landed() {
+                self.paths.lose(&path);
+            }
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! The initiator's side of a connection.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::carry::{Piece, PieceError, carry};
+use super::flight::Flight;
+use super::message::{Accept, Ask, Offer, Tell};
+use super::path::{Path, Paths, ReadRequest, pause};
+use super::plan::{Cut, cuts};
+use super::rails::Rails;
+use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
+use crate::ids::{PeerId, RemoteKey};
+use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PROBE_BYTES};
+use crate::link::{Authenticator, Channel, Endpoint, Identity, Link, LinkError};
+use crate::memory::{Memory, Slice};
+use crate::task::OwnedTask;
+use crate::verbs::{Access, MemoryRegion, Remote, Status, VerbsError};
+
+/// Why a connection could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The link beside it could not be made; [`RefusalCode::NoRdma`](crate::link::RefusalCode) if the peer uses no
+    /// device.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// No rail of this host reaches one of the peer's.
+    #[error("no path to the peer over RDMA: {}", reasons.join("; "))]
+    NoPath {
+        /// Why, rail by rail.
+        reasons: Vec<String>,
+    },
+}
+
+/// An initiator's connection over RDMA: one path per rail, connected again in the background when one fails. Dropping
+/// the last reference closes it.
+pub struct RdmaConnection {
+    shared: Arc<Shared>,
+    _supervisor: OwnedTask,
+}
+
+/// What submissions under way share with their connection.
+pub(super) struct Shared {
+    peer: PeerId,
+    pub(super) rails: Arc<Rails>,
+    pub(super) link: Arc<Link>,
+    pub(super) paths: Paths,
+    /// Where exports lie, as far as that was asked.
+    places: Mutex<HashMap<RemoteKey, Arc<Place>>>,
+}
+
+/// Where an export of the peer lies: its start, as each path names it.
+#[derive(Debug)]
+struct Place {
+    len_bytes: u64,
+    at: Vec<(u8, Remote)>,
+}
+
+impl RdmaConnection {
+    /// Dials the peer, connects a path per rail, and tries each with a few bytes. Tasks run on the runtime this is called
+    /// on.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A path that fails beside others that do not is tried again in the background.
+    pub async fn open(
+        rails: &Arc<Rails>,
+        endpoint: &Endpoint,
+        identity: &Identity,
+        auth: &dyn Authenticator,
+        expect: Option<PeerId>,
+        deadline: Instant,
+    ) -> Result<Arc<dyn Connection>, OpenError> {
+        let link = Link::dial_for(Channel::Rdma, endpoint, identity, auth, expect, deadline).await?;
+        let shared = Arc::new(Shared {
+            peer: link.remote().peer,
+            rails: Arc::clone(rails),
+            link,
+            paths: Paths::new(),
+            places: Mutex::default(),
+        });
+        let numbers = shared.numbers();
+        let deadline = deadline.min(Instant::now() + VERBS_CONNECT_TIMEOUT);
+        let mut reasons = shared.connect(&numbers, false, deadline).await;
+        let mut any_subnet = false;
+        if shared.paths.up().is_empty() {
+            any_subnet = true;
+            reasons = shared.connect(&numbers, any_subnet, deadline).await;
+        }
+        if shared.paths.up().is_empty() {
+            return Err(OpenError::NoPath { reasons });
+        }
+        let supervisor = OwnedTask::spawn(supervise(Arc::clone(&shared), any_subnet));
+        Ok(Arc::new(Self {
+            shared,
+            _supervisor: supervisor,
+        }))
+    }
+}
+
+impl Connection for RdmaConnection {
+    fn peer(&self) -> PeerId {
+        self.shared.peer
+    }
+
+    fn submit(&self, batch: Vec<Transfer>, deadline: Instant) -> Submission {
+        Submission::new(Arc::clone(&self.shared).carry_out(batch, deadline))
+    }
+
+    fn guards_reads(&self) -> bool {
+        false
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.paths.closed().is_some()
+    }
+
+    fn close(&self) {
+        self.shared.close("closed by this side");
+    }
+}
+
+impl Drop for RdmaConnection {
+    fn drop(&mut self) {
+        self.shared.close("closed by this side");
+    }
+}
+
+impl fmt::Debug for RdmaConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaConnection")
+            .field("peer", &self.shared.peer)
+            .field("paths_up", &self.shared.paths.up().len())
+            .field("paths_lost", &self.shared.paths.lost())
+            .field("closed", &self.shared.paths.closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Connects lost paths again, until the link ends.
+async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
+    let numbers = shared.numbers();
+    let mut failures = 0;
+    loop {
+        let missing = tokio::select! {
+            reason = shared.link.closed() => {
+                shared.paths.close(&reason);
+                return;
+            }
+            missing = shared.paths.missing(&numbers) => missing,
+        };
+        if shared.paths.closed().is_some() {
+            return;
+        }
+        sleep(pause(failures)).await;
+        let reasons = shared
+            .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
+            .await;
+        failures = if reasons.is_empty() { 0 } else { failures + 1 };
+        for reason in reasons {
+            tracing::debug!(peer = %shared.peer, reason, "a path is not up");
+        }
+    }
+}
+
+/// Memory that the peer may read while the regions live, and how each path names it.
+pub(super) struct Lent {
+    pub(super) regions: Vec<Arc<MemoryRegion>>,
+    pub(super) named: Vec<(u8, Remote)>,
+}
+
+/// A transfer that is carried out, cut in pieces.
+struct Reading {
+    transfer: usize,
+    key: RemoteKey,
+    len_bytes: u64,
+    pieces: Range<usize>,
+}
+
+impl Shared {
+    fn close(&self, reason: &str) {
+        self.paths.close(reason);
+        self.link.close();
+    }
+
+    /// One path per rail, named alike.
+    fn numbers(&self) -> Vec<u8> {
+        let rails = self.rails.all().len().min(VERBS_PATHS_MAX);
+        (0..rails).filter_map(|rail| u8::try_from(rail).ok()).collect()
+    }
+
+    /// Connects and tries paths; says why those are not up that are not.
+    async fn connect(&self, numbers: &[u8], any_subnet: bool, deadline: Instant) -> Vec<String> {
+        let (mut made, mut offers, mut reasons) = (HashMap::new(), Vec::new(), Vec::new());
+        for number in numbers {
+            let rail = &self.rails.all()[usize::from(*number)];
+            let offered = rail.queue_pair().and_then(|queue_pair| {
+                let endpoint = queue_pair.endpoint(&rail.gid, rand::random())?;
+                Ok((queue_pair, endpoint))
+            });
+            match offered {
+                Ok((queue_pair, endpoint)) => {
+                    made.insert(*number, (queue_pair, endpoint));
+                    offers.push(Offer {
+                        path: *number,
+                        subnet: rail.subnet,
+                        endpoint,
+                    });
+                }
+                Err(error) => reasons.push(format!("{}: {error}", rail.name)),
+            }
+        }
+        let accepted = match self.ask(&Ask::Connect { any_subnet, offers }, deadline).await {
+            Ok(Tell::Connected { accepted, refused }) => {
+                reasons.extend((!refused.is_empty()).then_some(refused));
+                accepted
+            }
+            Ok(_) => vec![],
+            Err(error) => {
+                reasons.push(error.to_string());
+                return reasons;
+            }
+        };
+        let tries = accepted.into_iter().filter_map(|accept| {
+            let (queue_pair, endpoint) = made.remove(&accept.path)?;
+            let rail = usize::from(accept.path);
+            Some(async move {
+                let gid = &self.rails.all()[rail].gid;
+                queue_pair.connect(&endpoint, gid, &accept.endpoint, self.rails.timing())?;
+                let path = Path::new(accept.path, rail, queue_pair);
+                self.probe(&path, &accept, deadline).await?;
+                Ok::<_, Unusable>(path)
+            })
+        });
+        for tried in join_all(tries).await {
+            match tried {
+                Ok(path) => {
+                    // A path that is new may lead to another device of the peer, which names its memory otherwise.
+                    self.places.lock().clear();
+                    self.paths.add(path);
+                }
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        reasons
+    }
+
+    /// Reads a few bytes over a new path.
+    async fn probe(&self, path: &Arc<Path>, accept: &Accept, deadline: Instant) -> Result<(), Unusable> {
+        let scratch = Arc::new(Memory::from_vec(vec![0; VERBS_PROBE_BYTES])).whole();
+        let into = self
+            .rails
+            .lend(path.rail, &scratch, Access::LOCAL_WRITE)?
+            .part_of(&scratch)?;
+        let flight = Flight::new(1);
+        let read = ReadRequest {
+            request: 0,
+            from: accept.probe,
+            into: vec![into],
+        };
+        let trying = async {
+            path.post(&flight, vec![read]).await;
+            flight.landed().await;
+        };
+        let in_time = timeout_at(deadline, trying).await;
+        match (in_time, flight.statuses()[0]) {
+            (Ok(()), Some(Status::Success)) => Ok(()),
+            (_, status) => {
+                path.fail();
+                Err(Unusable::Probe(status))
+            }
+        }
+    }
+
+    /// Asks the peer over the link.
+    pub(super) async fn ask(&self, ask: &Ask, deadline: Instant) -> Result<Tell, TransferError> {
+        let answer = self.link.call(ask.encode().into(), deadline).await;
+        let answer = answer.map_err(|error| TransferError::Disconnected {
+            reason: error.to_string(),
+        })?;
+        match Tell::decode(&answer) {
+            Some(Tell::Failed(error)) => Err(error),
+            Some(tell) => Ok(tell),
+            None => Err(TransferError::Disconnected {
+                reason: "the peer's answer cannot be understood".to_owned(),
+            }),
+        }
+    }
+
+    async fn carry_out(self: Arc<Self>, batch: Vec<Transfer>, deadline: Instant) -> Vec<TransferResult> {
+        let mut results: Vec<Option<TransferResult>> = faults(&batch).into_iter().map(|fault| fault.map(Err)).collect();
+        if let Some(reason) = self.paths.closed() {
+            for result in &mut results {
+                let reason = reason.clone();
+                result.get_or_insert(Err(TransferError::Disconnected { reason }));
+            }
+        }
+        let sound = |op: Op| {
+            let indices = (0..batch.len()).filter(|&at| results[at].is_none() && batch[at].op == op);
+            indices.collect::<Vec<usize>>()
+        };
+        let (reads, writes) = (sound(Op::Read), sound(Op::Write));
+        let (read, written) = tokio::join!(
+            self.read(&batch, &reads, deadline),
+            self.write(&batch, &writes, deadline)
+        );
+        for (at, result) in reads.into_iter().zip(read).chain(writes.into_iter().zip(written)) {
+            results[at] = Some(result);
+        }
+        let unanswered = |result: Option<TransferResult>| {
+            result.unwrap_or_else(|| {
+                Err(TransferError::Disconnected {
+                    reason: "it was not carried out".to_owned(),
+                })
+            })
+        };
+        results.into_iter().map(unanswered).collect()
+    }
+
+    /// Where an export lies.
+    async fn place(&self, key: RemoteKey, deadline: Instant) -> Result<Arc<Place>, TransferError> {
+        if let Some(place) = self.places.lock().get(&key) {
+            return Ok(Arc::clone(place));
+        }
+        match self.ask(&Ask::Resolve { key }, deadline).await? {
+            Tell::Resolved { len_bytes, at } => {
+                let place = Arc::new(Place { len_bytes, at });
+                let mut places = self.places.lock();
+                if places.len() >= VERBS_KEYS_MAX {
+                    places.clear();
+                }
+                places.insert(key, Arc::clone(&place));
+                Ok(place)
+            }
+            _ => Err(TransferError::Disconnected {
+                reason: "the peer answered another question than it was asked".to_owned(),
+            }),
+        }
+    }
+
+    /// Carries out reads; one result each, in the order of `indices`.
+    async fn read(&self, batch: &[Transfer], indices: &[usize], deadline: Instant) -> Vec<TransferResult> {
+        let mut results: Vec<Option<TransferResult>> = vec![None; indices.len()];
+        // A key that is not good any more is asked for once more.
+        for is_last in [false, true] {
+            let open: Vec<usize> = (0..indices.len()).filter(|&at| results[at].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let (mut readings, mut pieces) = (Vec::new(), Vec::new());
+            for at in open {
+                let transfer = &batch[indices[at]];
+                match self.cut(transfer, deadline).await {
+                    Ok(mut cut) => {
+                        let start = pieces.len();
+                        pieces.append(&mut cut);
+                        readings.push(Reading {
+                            transfer: at,
+                            key: transfer.key,
+                            len_bytes: transfer.len_bytes(),
+                            pieces: start..pieces.len(),
+                        });
+                    }
+                    Err(error) => results[at] = Some(Err(error)),
+                }
+            }
+            let mut order: Vec<usize> = (0..pieces.len()).collect();
+            order.sort_by_key(|piece| pieces[*piece].group);
+            let ordered: Vec<Piece> = order.iter().map(|piece| pieces[*piece].clone()).collect();
+            let carried = carry(&self.rails, &self.paths, &ordered, deadline).await;
+            let mut ended = vec![Ok(()); pieces.len()];
+            for (piece, result) in order.into_iter().zip(carried) {
+                ended[piece] = result;
+            }
+            for reading in readings {
+                let lens = pieces[reading.pieces.clone()].iter().map(|piece| piece.len_bytes);
+                let result = judge(&reading, lens, &ended[reading.pieces.clone()]);
+                if matches!(result, Err(TransferError::UnknownKey { .. })) {
+                    self.places.lock().remove(&reading.key);
+                    if !is_last {
+                        continue;
+                    }
+                }
+                results[reading.transfer] = Some(result);
+            }
+        }
+        results.into_iter().flatten().collect()
+    }
+
+    /// The pieces of a read.
+    async fn cut(&self, transfer: &Transfer, deadline: Instant) -> Result<Vec<Piece>, TransferError> {
+        let len_bytes = transfer.len_bytes();
+        let late = |_| TransferError::Deadline {
+            moved_bytes: 0,
+            len_bytes,
+        };
+        let place = timeout_at(deadline, self.place(transfer.key, deadline))
+            .await
+            .map_err(late)??;
+        let offset_bytes = transfer.remote_offset_bytes;
+        if offset_bytes
+            .checked_add(len_bytes)
+            .is_none_or(|end| end > place.len_bytes)
+        {
+            return Err(TransferError::OutOfRange {
+                offset_bytes,
+                len_bytes,
+                export_bytes: place.len_bytes,
+            });
+        }
+        let piece = |cut: Cut| Piece {
+            from: named_at(&place.at, offset_bytes + cut.offset_bytes),
+            into: cut.local,
+            len_bytes: cut.len_bytes,
+            group: transfer.group.into(),
+        };
+        Ok(cuts(&transfer.local).into_iter().map(piece).collect())
+    }
+
+    /// Registers memory for the peer to read, on each path that is up.
+    pub(super) fn lend(&self, slice: &Slice) -> Result<Lent, VerbsError> {
+        let (mut regions, mut named) = (Vec::new(), Vec::new());
+        for path in self.paths.up() {
+            let region = self.rails.lend(path.rail, slice, Access::REMOTE_READ)?;
+            let remote = Remote {
+                address: region.address(),
+                key: region.key(),
+            };
+            named.push((path.number, remote));
+            regions.push(region);
+        }
+        Ok(Lent { regions, named })
+    }
+}
+
+/// A place further on.
+fn named_at(start: &[(u8, Remote)], offset_bytes: u64) -> Vec<(u8, Remote)> {
+    let further = |(path, remote): &(u8, Remote)| {
+        let address = remote.address.wrapping_add(offset_bytes);
+        (*path, Remote { address, ..*remote })
+    };
+    start.iter().map(further).collect()
+}
+
+/// What became of a read whose pieces ended so.
+fn judge(
+    reading: &Reading,
+    lens_bytes: impl Iterator<Item = u64>,
+    pieces: &[Result<(), PieceError>],
+) -> TransferResult {
+    let moved = lens_bytes.zip(pieces).filter(|(_, piece)| piece.is_ok());
+    let moved_bytes = moved.map(|(len_bytes, _)| len_bytes).sum();
+    let Some(error) = pieces.iter().find_map(|piece| piece.as_ref().err()) else {
+        return Ok(Done {
+            bytes: moved_bytes,
+            stamp: None,
+            crc64: None,
+            sent_crc64: None,
+        });
+    };
+    Err(match error {
+        PieceError::Access => TransferError::UnknownKey { key: reading.key },
+        PieceError::Deadline => TransferError::Deadline {
+            moved_bytes,
+            len_bytes: reading.len_bytes,
+        },
+        PieceError::Lost(reason) => TransferError::Disconnected { reason: reason.clone() },
+        PieceError::Local(reason) => TransferError::Invalid { reason: reason.clone() },
+    })
+}
+
+/// Why a new path is not used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    #[error("a path was connected and does not carry: {}", .0.map_or("no answer".to_owned(), |status| status.to_string()))]
+    Probe(Option<Status>),
+}

@@ -1,0 +1,130 @@
+//! Requests under way together, and what came of each.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use crate::verbs::Status;
+
+/// A number of requests that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Flight {
+    state: Mutex<State>,
+    landed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    statuses: Vec<Option<Status>>,
+    open: usize,
+    /// Posted, and not ended.
+    posted: usize,
+}
+
+impl Flight {
+    /// One for `requests` requests, none of them posted yet.
+    pub(super) fn new(requests: usize) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                statuses: vec![None; requests],
+                open: requests,
+                posted: 0,
+            }),
+            landed: Notify::new(),
+        })
+    }
+
+    /// A request will not be posted.
+    pub(super) fn land(&self, request: usize, status: Status) {
+        self.end(request, status, 0);
+    }
+
+    /// Requests are about to be posted.
+    fn begin(&self) {
+        self.state.lock().posted += 1;
+    }
+
+    fn end(&self, request: usize, status: Status, posted: usize) {
+        let mut state = self.state.lock();
+        state.posted -= posted;
+        if state.statuses[request].replace(status).is_none() {
+            state.open -= 1;
+        }
+        if state.open == 0 || state.posted == 0 {
+            self.landed.notify_one();
+        }
+    }
+
+    /// Waits until nothing that was posted is under way: then its memory is let go of.
+    pub(super) async fn settled(&self) {
+        while self.state.lock().posted > 0 {
+            self.landed.notified().await;
+        }
+    }
+
+    /// Waits until all have ended.
+    pub(super) async fn landed(&self) {
+        while !self.is_landed() {
+            self.landed.notified().await;
+        }
+    }
+
+    pub(super) fn is_landed(&self) -> bool {
+        self.state.lock().open == 0
+    }
+
+    /// What came of each; `None` where that is not known yet.
+    pub(super) fn statuses(&self) -> Vec<Option<Status>> {
+        self.state.lock().statuses.clone()
+    }
+}
+
+/// Travels with a request: whose it is, and its place in the queue.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    flight: Arc<Flight>,
+    request: usize,
+    /// Given back when the request is complete.
+    place: OwnedSemaphorePermit,
+}
+
+impl Ticket {
+    /// For a request that is about to be posted.
+    pub(super) fn new(flight: &Arc<Flight>, request: usize, place: OwnedSemaphorePermit) -> Self {
+        flight.begin();
+        Self {
+            flight: Arc::clone(flight),
+            request,
+            place,
+        }
+    }
+
+    /// The request has ended, and its memory was let go of.
+    pub(super) fn complete(self, status: Status) {
+        drop(self.place);
+        self.flight.end(self.request, status, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flight_has_landed_when_its_last_request_has() {
+        let flight = Flight::new(2);
+        flight.land(1, Status::Success);
+        flight.land(1, Status::Flushed);
+        assert!(!flight.is_landed());
+        assert_eq!(flight.statuses(), [None, Some(Status::Flushed)]);
+        flight.land(0, Status::Success);
+        flight.landed().await;
+        assert!(flight.is_landed());
+    }
+
+    #[tokio::test]
+    async fn a_flight_of_nothing_has_landed() {
+        Flight::new(0).landed().await;
+    }
+}

@@ -1,0 +1,379 @@
+//! What the two ends of an RDMA connection tell each other beside their transfers.
+
+use std::net::Ipv6Addr;
+
+use super::subnet::Subnet;
+use crate::engine::TransferError;
+use crate::ids::RemoteKey;
+use crate::limits::{VERBS_PATHS_MAX, VERBS_PULLS_MAX};
+use crate::verbs::{Endpoint, Gid, Mtu, RegionKey, Remote};
+use crate::wire::{Fields, decode_transfer_error, encode_transfer_error, put_text};
+
+/// A queue pair that wants to be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) path: u8,
+    pub(super) subnet: Subnet,
+    pub(super) endpoint: Endpoint,
+}
+
+/// The queue pair that an offered one is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Accept {
+    pub(super) path: u8,
+    pub(super) endpoint: Endpoint,
+    /// A few bytes that may be read over it, to see whether it carries.
+    pub(super) probe: Remote,
+}
+
+/// Bytes that the owner is to read into an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pull {
+    pub(super) key: RemoteKey,
+    pub(super) offset_bytes: u64,
+    /// Items of one group that is not zero are carried out in order.
+    pub(super) group: u32,
+    /// Ranges of the initiator's memory in order.
+    pub(super) sources: Vec<Source>,
+}
+
+/// A range of the initiator's memory, as it is named on each path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) len_bytes: u64,
+    pub(super) from: Vec<(u8, Remote)>,
+}
+
+/// A question of the initiator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Connect these. `any_subnet`: also to a rail of another network.
+    Connect { any_subnet: bool, offers: Vec<Offer> },
+    /// Where is this export?
+    Resolve { key: RemoteKey },
+    /// Read these.
+    Pull(Vec<Pull>),
+}
+
+/// The owner's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Tell {
+    /// Those that could be, and why others could not.
+    Connected { accepted: Vec<Accept>, refused: String },
+    /// Its length, and how its start is named on each path.
+    Resolved { len_bytes: u64, at: Vec<(u8, Remote)> },
+    /// The checksum of each as it landed.
+    Pulled(Vec<Result<u64, TransferError>>),
+    /// What was asked can't be done at all.
+    Failed(TransferError),
+}
+
+const CONNECT: u8 = 1;
+const RESOLVE: u8 = 2;
+const PULL: u8 = 3;
+const FAILED: u8 = 4;
+
+impl Ask {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        match self {
+            Self::Connect { any_subnet, offers } => {
+                to.extend_from_slice(&[CONNECT, u8::from(*any_subnet), count(offers.len())]);
+                for offer in offers {
+                    to.push(offer.path);
+                    to.extend_from_slice(&offer.subnet.prefix.octets());
+                    to.push(offer.subnet.prefix_bits);
+                    put_endpoint(&mut to, &offer.endpoint);
+                }
+            }
+            Self::Resolve { key } => {
+                to.push(RESOLVE);
+                to.extend_from_slice(&key.0.to_le_bytes());
+            }
+            Self::Pull(pulls) => {
+                to.push(PULL);
+                put_u16(&mut to, pulls.len());
+                for pull in pulls {
+                    to.extend_from_slice(&pull.key.0.to_le_bytes());
+                    to.extend_from_slice(&pull.offset_bytes.to_le_bytes());
+                    to.extend_from_slice(&pull.group.to_le_bytes());
+                    put_u16(&mut to, pull.sources.len());
+                    for source in &pull.sources {
+                        to.extend_from_slice(&source.len_bytes.to_le_bytes());
+                        put_named(&mut to, &source.from);
+                    }
+                }
+            }
+        }
+        to
+    }
+
+    /// `None` if it is none.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        let ask = match fields.u8()? {
+            CONNECT => {
+                let any_subnet = fields.u8()? != 0;
+                let offers = list(fields.u8()?.into(), VERBS_PATHS_MAX, || {
+                    let path = fields.u8()?;
+                    let subnet = Subnet::new(Ipv6Addr::from(fields.array::<16>()?), fields.u8()?);
+                    let endpoint = endpoint(&mut fields)?;
+                    Some(Offer { path, subnet, endpoint })
+                })?;
+                Self::Connect { any_subnet, offers }
+            }
+            RESOLVE => Self::Resolve {
+                key: RemoteKey(fields.u64()?),
+            },
+            PULL => Self::Pull(list(fields.u16()?.into(), VERBS_PULLS_MAX, || {
+                let (key, offset_bytes, group) = (RemoteKey(fields.u64()?), fields.u64()?, fields.u32()?);
+                let sources = list(fields.u16()?.into(), usize::from(u16::MAX), || {
+                    let len_bytes = fields.u64()?;
+                    let from = named(&mut fields)?;
+                    Some(Source { len_bytes, from })
+                })?;
+                Some(Pull {
+                    key,
+                    offset_bytes,
+                    group,
+                    sources,
+                })
+            })?),
+            _ => return None,
+        };
+        fields.end()?;
+        Some(ask)
+    }
+}
+
+impl Tell {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        match self {
+            Self::Connected { accepted, refused } => {
+                to.extend_from_slice(&[CONNECT, count(accepted.len())]);
+                for accept in accepted {
+                    to.push(accept.path);
+                    put_endpoint(&mut to, &accept.endpoint);
+                    put_remote(&mut to, accept.probe);
+                }
+                put_text(&mut to, refused, crate::limits::MAX_REFUSAL_TEXT_BYTES);
+            }
+            Self::Resolved { len_bytes, at } => {
+                to.push(RESOLVE);
+                to.extend_from_slice(&len_bytes.to_le_bytes());
+                put_named(&mut to, at);
+            }
+            Self::Pulled(results) => {
+                to.push(PULL);
+                put_u16(&mut to, results.len());
+                for result in results {
+                    match result {
+                        Ok(crc64) => {
+                            to.push(1);
+                            to.extend_from_slice(&crc64.to_le_bytes());
+                        }
+                        Err(error) => {
+                            to.push(0);
+                            put_error(&mut to, error);
+                        }
+                    }
+                }
+            }
+            Self::Failed(error) => {
+                to.push(FAILED);
+                put_error(&mut to, error);
+            }
+        }
+        to
+    }
+
+    /// `None` if it is none.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        let tell = match fields.u8()? {
+            CONNECT => {
+                let accepted = list(fields.u8()?.into(), VERBS_PATHS_MAX, || {
+                    let (path, endpoint) = (fields.u8()?, endpoint(&mut fields)?);
+                    let probe = remote(&mut fields)?;
+                    Some(Accept { path, endpoint, probe })
+                })?;
+                Self::Connected {
+                    accepted,
+                    refused: fields.text()?.to_owned(),
+                }
+            }
+            RESOLVE => Self::Resolved {
+                len_bytes: fields.u64()?,
+                at: named(&mut fields)?,
+            },
+            PULL => Self::Pulled(list(fields.u16()?.into(), VERBS_PULLS_MAX, || match fields.u8()? {
+                1 => Some(Ok(fields.u64()?)),
+                _ => Some(Err(error(&mut fields)?)),
+            })?),
+            FAILED => Self::Failed(error(&mut fields)?),
+            _ => return None,
+        };
+        fields.end()?;
+        Some(tell)
+    }
+}
+
+/// `len` items, unless that is more than there may be.
+fn list<T>(len: usize, max: usize, mut item: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
+    if len > max {
+        return None;
+    }
+    (0..len).map(|_| item()).collect()
+}
+
+fn count(len: usize) -> u8 {
+    u8::try_from(len).expect("limited before it is sent")
+}
+
+fn put_u16(to: &mut Vec<u8>, len: usize) {
+    let len = u16::try_from(len).expect("limited before it is sent");
+    to.extend_from_slice(&len.to_le_bytes());
+}
+
+fn put_remote(to: &mut Vec<u8>, remote: Remote) {
+    to.extend_from_slice(&remote.address.to_le_bytes());
+    to.extend_from_slice(&remote.key.0.to_le_bytes());
+}
+
+fn remote(fields: &mut Fields<'_>) -> Option<Remote> {
+    Some(Remote {
+        address: fields.u64()?,
+        key: RegionKey(fields.u32()?),
+    })
+}
+
+fn put_named(to: &mut Vec<u8>, named: &[(u8, Remote)]) {
+    to.push(count(named.len()));
+    for (path, remote) in named {
+        to.push(*path);
+        put_remote(to, *remote);
+    }
+}
+
+fn named(fields: &mut Fields<'_>) -> Option<Vec<(u8, Remote)>> {
+    let len = fields.u8()?.into();
+    list(len, VERBS_PATHS_MAX, || Some((fields.u8()?, remote(fields)?)))
+}
+
+fn put_endpoint(to: &mut Vec<u8>, endpoint: &Endpoint) {
+    to.extend_from_slice(&endpoint.queue_pair.to_le_bytes());
+    to.extend_from_slice(&endpoint.first_packet.to_le_bytes());
+    to.extend_from_slice(&endpoint.gid.0);
+    to.extend_from_slice(&endpoint.local_id.to_le_bytes());
+    to.extend_from_slice(&endpoint.mtu.bytes().to_le_bytes());
+    to.push(endpoint.reads_as_target);
+}
+
+fn endpoint(fields: &mut Fields<'_>) -> Option<Endpoint> {
+    Some(Endpoint {
+        queue_pair: fields.u32()?,
+        first_packet: fields.u32()?,
+        gid: Gid(fields.array()?),
+        local_id: fields.u16()?,
+        mtu: Mtu::of_bytes(fields.u32()?)?,
+        reads_as_target: fields.u8()?,
+    })
+}
+
+fn put_error(to: &mut Vec<u8>, error: &TransferError) {
+    let encoded = encode_transfer_error(error);
+    put_u16(to, encoded.len());
+    to.extend_from_slice(&encoded);
+}
+
+fn error(fields: &mut Fields<'_>) -> Option<TransferError> {
+    let len = fields.u16()?;
+    decode_transfer_error(fields.bytes(len.into())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_remote() -> impl Strategy<Value = Remote> {
+        any::<(u64, u32)>().prop_map(|(address, key)| Remote {
+            address,
+            key: RegionKey(key),
+        })
+    }
+
+    fn any_named() -> impl Strategy<Value = Vec<(u8, Remote)>> {
+        proptest::collection::vec((any::<u8>(), any_remote()), 0..4)
+    }
+
+    fn any_endpoint() -> impl Strategy<Value = Endpoint> {
+        (any::<(u32, u32, [u8; 16], u16, u8)>(), 0..5u32).prop_map(|(numbers, mtu)| Endpoint {
+            queue_pair: numbers.0,
+            first_packet: numbers.1,
+            gid: Gid(numbers.2),
+            local_id: numbers.3,
+            mtu: Mtu::of_bytes(256 << mtu).unwrap(),
+            reads_as_target: numbers.4,
+        })
+    }
+
+    fn any_ask() -> impl Strategy<Value = Ask> {
+        let offer = (any::<u8>(), any::<u128>(), 0..=128u8, any_endpoint());
+        let offer = offer.prop_map(|(path, address, bits, endpoint)| Offer {
+            path,
+            subnet: Subnet::new(address.into(), bits),
+            endpoint,
+        });
+        let source = (any::<u64>(), any_named()).prop_map(|(len_bytes, from)| Source { len_bytes, from });
+        let pull = (any::<(u64, u64, u32)>(), proptest::collection::vec(source, 0..3));
+        let pull = pull.prop_map(|((key, offset_bytes, group), sources)| Pull {
+            key: RemoteKey(key),
+            offset_bytes,
+            group,
+            sources,
+        });
+        prop_oneof![
+            (any::<bool>(), proptest::collection::vec(offer, 0..4))
+                .prop_map(|(any_subnet, offers)| Ask::Connect { any_subnet, offers }),
+            any::<u64>().prop_map(|key| Ask::Resolve { key: RemoteKey(key) }),
+            proptest::collection::vec(pull, 0..4).prop_map(Ask::Pull),
+        ]
+    }
+
+    fn any_tell() -> impl Strategy<Value = Tell> {
+        let accept = (any::<u8>(), any_endpoint(), any_remote()).prop_map(|(path, endpoint, probe)| Accept {
+            path,
+            endpoint,
+            probe,
+        });
+        let error = any::<u64>().prop_map(|key| TransferError::UnknownKey { key: RemoteKey(key) });
+        let pulled = prop_oneof![any::<u64>().prop_map(Ok), error.clone().prop_map(Err)];
+        prop_oneof![
+            (proptest::collection::vec(accept, 0..4), "[a-z]{0,20}")
+                .prop_map(|(accepted, refused)| Tell::Connected { accepted, refused }),
+            (any::<u64>(), any_named()).prop_map(|(len_bytes, at)| Tell::Resolved { len_bytes, at }),
+            proptest::collection::vec(pulled, 0..4).prop_map(Tell::Pulled),
+            error.prop_map(Tell::Failed),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back_and_none_is_read_from_less(ask in any_ask(), tell in any_tell(), cut in any::<prop::sample::Index>()) {
+            let bytes = ask.encode();
+            prop_assert_eq!(Ask::decode(&bytes).as_ref(), Some(&ask));
+            prop_assert_eq!(Ask::decode(&bytes[..cut.index(bytes.len())]), None);
+            let bytes = tell.encode();
+            prop_assert_eq!(Tell::decode(&bytes).as_ref(), Some(&tell));
+            prop_assert_eq!(Tell::decode(&bytes[..cut.index(bytes.len())]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Ask::decode(&bytes);
+            let _ = Tell::decode(&bytes);
+        }
+    }
+}

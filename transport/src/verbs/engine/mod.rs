@@ -1,0 +1,32 @@
+//! The engine over RDMA.
+//!
+//! *Rails* are the active ports of this host ([`Rails`]). A connection has one *path* per rail that finds a partner at the
+//! peer: a queue pair on the same network, tried with a few bytes before it is used. Transfers are cut in slices, which
+//! go over whatever path has least to do; a slice whose path fails goes over another, or over the same when it is up
+//! again.
+//!
+//! *Reads* are one-sided: the peer's processor takes no part, so nothing is held there and no stamp comes back
+//! ([`Connection::guards_reads`](crate::Connection::guards_reads) is false). *Writes* are pulled: the initiator offers its
+//! bytes, readable for that time and range, and the owner reads them. Nobody has the right to write to an owner.
+//!
+//! Beside the queue pairs there is a link ([`Channel::Rdma`](crate::link::Channel)), which authenticates the peer; over it
+//! queue pairs are connected, keys resolved and bytes offered. When it ends, the paths do.
+//!
+//! *Deadlines.* What is under way when a deadline passes is ended by moving its queue pair to ERR and waiting for the
+//! flush; other transfers on that path go over another one meanwhile. A submission that is *dropped* does the same without
+//! waiting: its memory stays counted, and may be written to, until the device has flushed.
+
+mod carry;
+mod connection;
+mod flight;
+mod message;
+mod offer;
+mod path;
+mod plan;
+mod rails;
+mod subnet;
+mod target;
+
+pub use connection::{OpenError, RdmaConnection};
+pub use rails::{NoRails, Rails, RailsOptions, Registration};
+pub use target::RdmaTarget;

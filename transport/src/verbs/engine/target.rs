@@ -1,0 +1,321 @@
+//! The owner's side: it connects queue pairs, says where exports lie, and reads what is offered.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::carry::{Piece, PieceError, carry};
+use super::message::{Accept, Ask, Offer, Pull, Tell};
+use super::path::{Path, Paths};
+use super::plan::window;
+use super::rails::{Rails, Registration};
+use crate::engine::{Op, TransferError};
+use crate::exports::{Access as Granted, Exports, Wanted};
+use crate::ids::{RemoteKey, SessionId};
+use crate::limits::{VERBS_KEYS_MAX, VERBS_PROBE_BYTES, VERBS_PULL_GRACE};
+use crate::link::{BoxFuture, Service, Session};
+use crate::memory::{Memory, Slice};
+use crate::verbs::{Access, MemoryRegion, Remote, VerbsError};
+
+/// Answers the calls of RDMA connections to the exports of this process. Give it to the listener
+/// ([`Serving::rdma`](crate::link::Serving)).
+pub struct RdmaTarget {
+    inner: Arc<Inner>,
+    runtime: Handle,
+}
+
+struct Inner {
+    rails: Arc<Rails>,
+    exports: Arc<Exports>,
+    /// What new paths are tried with.
+    probe: Registration,
+    probed: Arc<Memory>,
+    sessions: Mutex<HashMap<usize, Arc<Connected>>>,
+}
+
+/// What one link has set up.
+struct Connected {
+    session: SessionId,
+    paths: Paths,
+    /// Exports that are not registered by their owner, registered for this peer: by key, one region per rail.
+    lent: Mutex<HashMap<(RemoteKey, usize), Arc<MemoryRegion>>>,
+}
+
+impl RdmaTarget {
+    /// A target whose pulls run on `runtime`. Memory that is exported often is best registered before, by
+    /// [`Rails::register`].
+    ///
+    /// # Errors
+    /// [`VerbsError`], if not even a few bytes can be registered.
+    pub fn new(rails: Arc<Rails>, exports: Arc<Exports>, runtime: Handle) -> Result<Self, VerbsError> {
+        let probed = Arc::new(Memory::from_vec(vec![0; VERBS_PROBE_BYTES]));
+        let probe = rails.register(&probed)?;
+        let inner = Arc::new(Inner {
+            rails,
+            exports,
+            probe,
+            probed,
+            sessions: Mutex::default(),
+        });
+        let watching = Arc::downgrade(&inner);
+        inner.exports.when_revoked(move |key| {
+            if let Some(inner) = watching.upgrade() {
+                inner.revoked(key);
+            }
+        });
+        Ok(Self { inner, runtime })
+    }
+}
+
+impl fmt::Debug for RdmaTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaTarget")
+            .field("rails", &self.inner.rails)
+            .field("sessions", &self.inner.sessions.lock().len())
+            .field("probe", &self.inner.probe)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service for RdmaTarget {
+    fn call(&self, session: Arc<Session>, deadline: Instant, request: Bytes) -> BoxFuture<'static, Bytes> {
+        let inner = Arc::clone(&self.inner);
+        // A task of its own: what it reads into memory is ended in order, also when nobody waits for the answer.
+        let answering = self
+            .runtime
+            .spawn(async move { inner.answer(&session, deadline, &request).await });
+        Box::pin(async move {
+            let told = answering.await.unwrap_or_else(|error| failed(&error.to_string()));
+            told.encode().into()
+        })
+    }
+
+    fn session_closed(&self, session: &Arc<Session>) {
+        let connected = self.inner.sessions.lock().remove(&name_of(session));
+        if let Some(connected) = connected {
+            connected.paths.close("the peer's link has ended");
+        }
+    }
+}
+
+fn name_of(session: &Arc<Session>) -> usize {
+    Arc::as_ptr(session).addr()
+}
+
+fn failed(reason: &str) -> Tell {
+    Tell::Failed(TransferError::Disconnected {
+        reason: reason.to_owned(),
+    })
+}
+
+impl Inner {
+    async fn answer(self: &Arc<Self>, session: &Arc<Session>, deadline: Instant, request: &[u8]) -> Tell {
+        let Some(ask) = Ask::decode(request) else {
+            return failed("the request cannot be understood");
+        };
+        let connected = Arc::clone(self.sessions.lock().entry(name_of(session)).or_insert_with(|| {
+            Arc::new(Connected {
+                session: session.session,
+                paths: Paths::new(),
+                lent: Mutex::default(),
+            })
+        }));
+        match ask {
+            Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers),
+            Ask::Resolve { key } => self.resolve(&connected, key),
+            Ask::Pull(pulls) => {
+                let deadline = deadline.checked_sub(VERBS_PULL_GRACE).unwrap_or(deadline);
+                Tell::Pulled(self.pull(&connected, pulls, deadline).await)
+            }
+        }
+    }
+
+    fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
+        let (mut accepted, mut refused) = (Vec::new(), Vec::new());
+        for offer in offers {
+            let used = |rail: &usize| connected.paths.up().iter().filter(|path| path.rail == *rail).count();
+            let rails = self.rails.all().iter().enumerate();
+            let fits = rails.filter(|(_, rail)| any_subnet || rail.subnet == offer.subnet);
+            let Some(rail) = fits.map(|(rail, _)| rail).min_by_key(used) else {
+                refused.push(format!("the peer has no port in {}", offer.subnet));
+                continue;
+            };
+            match self.accept(connected, rail, &offer) {
+                Ok(accept) => accepted.push(accept),
+                Err(error) => refused.push(format!("{}: {error}", self.rails.all()[rail].name)),
+            }
+        }
+        Tell::Connected {
+            accepted,
+            refused: refused.join("; "),
+        }
+    }
+
+    fn accept(&self, connected: &Connected, number: usize, offer: &Offer) -> Result<Accept, VerbsError> {
+        let rail = &self.rails.all()[number];
+        let queue_pair = rail.queue_pair()?;
+        let endpoint = queue_pair.endpoint(&rail.gid, rand::random())?;
+        queue_pair.connect(&endpoint, &rail.gid, &offer.endpoint, self.rails.timing())?;
+        connected.paths.add(Path::new(offer.path, number, queue_pair));
+        let probe = self
+            .rails
+            .region(number, &self.probed)
+            .expect("it is registered while this lives");
+        Ok(Accept {
+            path: offer.path,
+            endpoint,
+            probe: Remote {
+                address: probe.address(),
+                key: probe.key(),
+            },
+        })
+    }
+
+    fn resolve(&self, connected: &Connected, key: RemoteKey) -> Tell {
+        let memory = match self.exports.readable(connected.session, key) {
+            Ok(memory) => memory,
+            Err(error) => return Tell::Failed(error),
+        };
+        let mut at = Vec::new();
+        for path in connected.paths.up() {
+            let region = match self.rails.region(path.rail, memory.memory()) {
+                Some(region) => region,
+                None => match self.lend(connected, key, path.rail, &memory) {
+                    Ok(region) => region,
+                    Err(error) => return failed(&error.to_string()),
+                },
+            };
+            let address = region.address() + (memory.offset_bytes() - region.slice().offset_bytes());
+            at.push((
+                path.number,
+                Remote {
+                    address,
+                    key: region.key(),
+                },
+            ));
+        }
+        Tell::Resolved {
+            len_bytes: memory.len_bytes(),
+            at,
+        }
+    }
+
+    /// Registers an export for one peer.
+    fn lend(
+        &self,
+        connected: &Connected,
+        key: RemoteKey,
+        rail: usize,
+        memory: &Slice,
+    ) -> Result<Arc<MemoryRegion>, VerbsError> {
+        let mut lent = connected.lent.lock();
+        if let Some(region) = lent.get(&(key, rail)) {
+            return Ok(Arc::clone(region));
+        }
+        if lent.len() >= VERBS_KEYS_MAX {
+            lent.clear();
+        }
+        let region = self.rails.lend(rail, memory, Access::REMOTE_READ)?;
+        lent.insert((key, rail), Arc::clone(&region));
+        Ok(region)
+    }
+
+    /// An export is revoked: what was registered for peers to read it is not any more. A peer that tries learns that its
+    /// key is bad, and asks again.
+    fn revoked(&self, key: RemoteKey) {
+        let sessions: Vec<Arc<Connected>> = self.sessions.lock().values().cloned().collect();
+        for connected in sessions {
+            let mut lent = connected.lent.lock();
+            let (gone, left) = std::mem::take(&mut *lent)
+                .into_iter()
+                .partition(|((of, _), _)| *of == key);
+            *lent = left;
+            drop(lent);
+            // Deregistering takes time: without the lock.
+            drop::<HashMap<_, _>>(gone);
+        }
+    }
+
+    /// Reads what is offered; groups in order, everything else at once.
+    async fn pull(
+        &self,
+        connected: &Arc<Connected>,
+        pulls: Vec<Pull>,
+        deadline: Instant,
+    ) -> Vec<Result<u64, TransferError>> {
+        let units: Vec<&[Pull]> = pulls.chunk_by(|a, b| a.group != 0 && a.group == b.group).collect();
+        let unit = async |unit: &[Pull]| {
+            let mut results = Vec::with_capacity(unit.len());
+            for pull in unit {
+                results.push(self.pull_one(connected, pull, deadline).await);
+            }
+            results
+        };
+        join_all(units.into_iter().map(unit))
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    async fn pull_one(&self, connected: &Connected, pull: &Pull, deadline: Instant) -> Result<u64, TransferError> {
+        let lens = pull.sources.iter().map(|source| source.len_bytes);
+        let len_bytes = lens.fold(0_u64, u64::saturating_add);
+        let wanted = Wanted {
+            op: Op::Write,
+            key: pull.key,
+            offset_bytes: pull.offset_bytes,
+            len_bytes,
+        };
+        // Dropped when nothing of it is under way any more: `carry` returns only then.
+        let granted = self.exports.begin(connected.session, &wanted)?;
+        // It may have been revoked while the guard was asked.
+        granted.touch(0, |_, _| ())?;
+        let (memory, mut at, mut pieces) = (granted.memory(), 0, Vec::new());
+        for source in &pull.sources {
+            pieces.push(Piece {
+                from: source.from.clone(),
+                into: window(std::slice::from_ref(&memory), at, source.len_bytes),
+                len_bytes: source.len_bytes,
+                group: 0,
+            });
+            at += source.len_bytes;
+        }
+        let carried = carry(&self.rails, &connected.paths, &pieces, deadline).await;
+        if let Some(error) = carried.into_iter().find_map(Result::err) {
+            return Err(told(error, len_bytes));
+        }
+        landed(&granted, len_bytes)
+    }
+}
+
+/// All bytes of a pull are in memory.
+fn landed(granted: &Granted, len_bytes: u64) -> Result<u64, TransferError> {
+    let sum = granted.touch(0, |memory, offset_bytes| {
+        memory.crc64(offset_bytes..offset_bytes + len_bytes)
+    })?;
+    let crc64 = sum.map_err(|error| TransferError::Disconnected {
+        reason: error.to_string(),
+    })?;
+    granted.wrote(crc64);
+    Ok(crc64)
+}
+
+fn told(error: PieceError, len_bytes: u64) -> TransferError {
+    match error {
+        PieceError::Access => TransferError::Disconnected {
+            reason: "the offered memory cannot be read any more".to_owned(),
+        },
+        PieceError::Deadline => TransferError::Deadline {
+            moved_bytes: 0,
+            len_bytes,
+        },
+        PieceError::Lost(reason) | PieceError::Local(reason) => TransferError::Disconnected { reason },
+    }
+}
