@@ -21,6 +21,10 @@ need_file() { # pattern package
     compgen -G "$1" >/dev/null || packages+=("$2")
 }
 need cc build-essential
+# What the bindings of libibverbs are made with.
+need cmake cmake
+need clang clang
+need_file "/usr/lib/llvm-*/lib/libclang*.so*" libclang-dev
 need curl curl
 if [ "$purpose" = test ]; then
     need systemd-analyze systemd
