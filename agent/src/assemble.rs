@@ -6,19 +6,21 @@ use crate::holder::{HolderDriver, MountFailure};
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeIdentity, Parts};
 use crate::peers::Dialler;
+use crate::rdma;
 use crate::segments::{Backing, SegmentError, SegmentMemory, SegmentSource, Segments};
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tenon_client::Transports;
 use tenon_protocol::ids::{Incarnation, NodeId, SegmentId, SessionId};
 use tenon_store_core::membership::{ProbeTiming, View, ViewError, ViewSource};
 use tenon_store_core::objects::HolderConfig;
 use tenon_store_core::placement::Policy;
 use tenon_transport::link::{
-    AuthError, Authenticator, BindError, Endpoint, Identity, Link, LinkError, Listener, NoSecret, Role, Serving,
-    SharedSecret,
+    AuthError, Authenticator, BindError, Endpoint, FEATURE_RDMA, Identity, Link, LinkError, Listener, NoSecret, Role,
+    Service, Serving, SharedSecret,
 };
 use tenon_transport::{ClusterId, Exports, PeerId};
 use tokio::runtime::Handle;
@@ -57,6 +59,12 @@ pub enum StartError {
     /// Mapped memory did not become a segment.
     #[error(transparent)]
     Mount(#[from] MountFailure),
+    /// RDMA is required and cannot be had.
+    #[error("RDMA is required by rdma.policy and cannot be used: {reason}; `tenon doctor` tells more")]
+    Rdma {
+        /// Why.
+        reason: String,
+    },
     /// The task that maps a segment failed.
     #[error("mapping segment {segment} failed: {reason}")]
     Task {
@@ -120,8 +128,19 @@ pub async fn start(
     };
     let exports = Arc::new(Exports::new());
     let segments = Arc::new(Segments::new(Arc::clone(&exports)));
-    let holder = holder(config, &identity, &segments, &exports, Arc::clone(&metrics)).await?;
-    let dialler = dialler(&identity, secret.as_ref());
+    let mut memories = map_segments(config).await?;
+    let rails = rdma::prepare(&config.rdma, &mut memories, data).await?;
+    let holder = holder(config, &identity, &segments, &exports, Arc::clone(&metrics));
+    for (_, memory) in memories {
+        holder.mount(memory)?;
+    }
+    let target = rdma::target(rails.as_ref(), &exports, data)?;
+    let dialler = dialler(&identity, secret.as_ref(), target.is_some());
+    let transports = Transports {
+        rdma: config.rdma.policy,
+        rails,
+        ..Transports::default()
+    };
     let parts = Parts {
         identity,
         view,
@@ -135,9 +154,10 @@ pub async fn start(
         holder,
         exports: Arc::clone(&exports),
         metrics,
+        transports,
         data: data.clone(),
     };
-    let running = doors.serve(Node::start(parts), &dialler, &exports, data);
+    let running = doors.serve(Node::start(parts), &dialler, &exports, target, data);
     if let Err(source) = reach_oneself(&dialler, advertised).await {
         running.stop().await;
         return Err(StartError::Advertise {
@@ -169,7 +189,14 @@ impl Doors {
     }
 
     /// Serves a node: members and clients that prove the secret at the link, clients of this host at the unix socket.
-    fn serve(self, node: Arc<Node>, dialler: &Dialler, exports: &Arc<Exports>, data: &Handle) -> Running {
+    fn serve(
+        self,
+        node: Arc<Node>,
+        dialler: &Dialler,
+        exports: &Arc<Exports>,
+        rdma: Option<Arc<dyn Service>>,
+        data: &Handle,
+    ) -> Running {
         let serving = |auth: Arc<dyn Authenticator>, local, members| {
             let front = Arc::new(LinkFront::new(Arc::clone(&node), local, members));
             Serving {
@@ -178,7 +205,7 @@ impl Doors {
                 admission: Arc::clone(&front) as _,
                 service: front,
                 exports: Arc::clone(exports),
-                rdma: None,
+                rdma: rdma.clone(),
                 data_runtime: data.clone(),
             }
         };
@@ -226,7 +253,7 @@ fn view_of(config: &Config, own: NodeId) -> Result<(View, Vec<(NodeId, Endpoint)
     }
 }
 
-fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>) -> Dialler {
+fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>, has_rdma: bool) -> Dialler {
     let auth: Arc<dyn Authenticator> = match secret {
         Some(secret) => Arc::clone(secret) as _,
         None => Arc::new(NoSecret),
@@ -237,7 +264,7 @@ fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>) -> Diall
         peer: PeerId(identity.node.to_bytes()),
         incarnation: identity.incarnation.0,
         session: tenon_transport::SessionId(identity.session.to_bytes()),
-        features: 0,
+        features: if has_rdma { FEATURE_RDMA } else { 0 },
         context: identity.member_digest,
     };
     Dialler {
@@ -247,24 +274,34 @@ fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>) -> Diall
 }
 
 /// Maps all segments, in parallel, off the runtime's workers.
-async fn holder(
+async fn map_segments(config: &Config) -> Result<Vec<(SegmentId, SegmentMemory)>, StartError> {
+    let mapping: Vec<_> = (1..)
+        .zip(&config.segments)
+        .map(|(id, segment)| {
+            let (id, source) = (SegmentId(id), source_of(segment));
+            let mapping = tokio::task::spawn_blocking(move || SegmentMemory::map(id, source, &progress_log(id)));
+            (id, mapping)
+        })
+        .collect();
+    let mut memories = Vec::with_capacity(mapping.len());
+    for (segment, memory) in mapping {
+        let memory = memory.await.map_err(|error| StartError::Task {
+            segment,
+            reason: error.to_string(),
+        })??;
+        memories.push((segment, memory));
+    }
+    Ok(memories)
+}
+
+fn holder(
     config: &Config,
     identity: &NodeIdentity,
     segments: &Arc<Segments>,
     exports: &Arc<Exports>,
     metrics: Arc<Metrics>,
-) -> Result<Arc<HolderDriver>, StartError> {
-    let mapping: Vec<_> = (1..)
-        .zip(&config.segments)
-        .map(|(id, segment)| {
-            let (id, source) = (SegmentId(id), source_of(segment));
-            (
-                id,
-                tokio::task::spawn_blocking(move || SegmentMemory::map(id, source, &progress_log(id))),
-            )
-        })
-        .collect();
-    let holder = HolderDriver::new(
+) -> Arc<HolderDriver> {
+    HolderDriver::new(
         HolderConfig {
             node: identity.node,
             incarnation: identity.incarnation,
@@ -278,15 +315,7 @@ async fn holder(
         Arc::clone(segments),
         Arc::clone(exports),
         metrics,
-    );
-    for (segment, memory) in mapping {
-        let memory = memory.await.map_err(|error| StartError::Task {
-            segment,
-            reason: error.to_string(),
-        })??;
-        holder.mount(memory)?;
-    }
-    Ok(holder)
+    )
 }
 
 fn source_of(segment: &SegmentConfig) -> SegmentSource {

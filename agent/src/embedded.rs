@@ -8,11 +8,10 @@ use crate::peers::Dialler;
 use crate::service::Caller;
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
-use tenon_client::{Client, Control, HolderAccess, Holders, RemoteHolders};
+use tenon_client::{Client, Control, HolderAccess, Holders, RemoteHolders, Transports};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::message::{AttachReply, NodeRef, Reply, Request};
 use tenon_transport::local::LocalConnection;
-use tenon_transport::tcp::TcpOptions;
 use tenon_transport::{Exports, PeerId, SessionId};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -24,7 +23,7 @@ pub(crate) fn client(
     holder: &Arc<HolderDriver>,
     exports: Arc<Exports>,
     dialler: &Dialler,
-    data: Handle,
+    (transports, data): (Transports, Handle),
 ) -> Client {
     let session = SessionId(identity.session.to_bytes());
     let connection = LocalConnection::new(exports, session, PeerId(identity.node.to_bytes()));
@@ -32,11 +31,7 @@ pub(crate) fn client(
         incarnation: identity.incarnation,
         segments: holder.attached(),
     };
-    let others = RemoteHolders::for_member(
-        (*dialler.identity).clone(),
-        Arc::clone(&dialler.auth),
-        TcpOptions::default(),
-    );
+    let others = RemoteHolders::for_member((*dialler.identity).clone(), Arc::clone(&dialler.auth), transports);
     let holders = OwnAndOthers {
         own: Arc::new(HolderAccess::new(identity.node, connection, attached)),
         others: Arc::new(others),

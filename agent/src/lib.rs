@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod node;
 mod peers;
 mod publish;
+mod rdma;
 pub mod segments;
 pub mod service;
 mod sessions;

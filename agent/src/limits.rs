@@ -102,3 +102,6 @@ pub const DESCRIPTORS_WANTED: u64 = 65_536;
 
 const _: () =
     assert!(DESCRIPTORS_WANTED > 4 * (HTTP_CONNECTIONS_MAX as u64 + tenon_transport::limits::MAX_HALF_OPEN as u64));
+
+/// Largest row of a GID table that a configuration may name: requests have 8 bits for it.
+pub const GID_INDEX_MAX: u32 = 255;

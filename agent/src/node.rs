@@ -10,7 +10,7 @@ use crate::sessions::Sessions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use tenon_client::Client;
+use tenon_client::{Client, Transports};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, SessionId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
@@ -77,6 +77,8 @@ pub(crate) struct Parts {
     pub exports: Arc<Exports>,
     /// Its counters.
     pub metrics: Arc<Metrics>,
+    /// How it connects to other holders.
+    pub transports: Transports,
     /// Where bulk data runs.
     pub data: Handle,
 }
@@ -94,8 +96,10 @@ impl Node {
             holder,
             exports,
             metrics,
+            transports,
             data,
         } = parts;
+        metrics.watch_transports(&transports);
         let node = Arc::new_cyclic(|me: &Weak<Self>| {
             let homes = Weak::clone(me);
             let on_news: OnNews = Arc::new(move |event| {
@@ -104,7 +108,7 @@ impl Node {
                 }
             });
             let peers = Peers::new(others, &dialler, timing, &on_news);
-            let client = embedded::client(me, &identity, &holder, exports, &dialler, data);
+            let client = embedded::client(me, &identity, &holder, exports, &dialler, (transports, data));
             Self {
                 homes: HomeDriver::new(identity.node, timing.pause_ms()),
                 publisher: Publisher::default(),

@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 use tenon_protocol::ids::{Generation, SegmentId, Slot};
 use tenon_protocol::message::AttachedSegment;
 use tenon_protocol::table::{Descriptor, GENERATION_AT_BYTE, KeyRow, TableLayout};
+use tenon_transport::verbs::VerbsError;
+use tenon_transport::verbs::engine::{Rails, Registration};
 use tenon_transport::{
     Export, Exports, ExportsError, Guard, HugePages, Memory, MemoryError, RemoteKey, Rights, Scope, Slice, Unguarded,
 };
@@ -52,6 +54,14 @@ pub enum SegmentError {
         /// What transport said.
         source: MemoryError,
     },
+    /// It could not be registered with an RDMA device.
+    #[error("cannot register segment {segment} for RDMA: {source}")]
+    Register {
+        /// Which.
+        segment: SegmentId,
+        /// What transport said.
+        source: VerbsError,
+    },
     /// No room among the exports.
     #[error("cannot export segment {segment}: {source}")]
     Export {
@@ -69,6 +79,8 @@ pub struct SegmentMemory {
     payload: Arc<Memory>,
     table: Arc<Memory>,
     layout: TableLayout,
+    /// Keep payload and table registered with RDMA devices, if there are any.
+    registrations: Vec<Registration>,
 }
 
 impl SegmentMemory {
@@ -103,7 +115,24 @@ impl SegmentMemory {
             payload: Arc::new(payload),
             table: Arc::new(table),
             layout,
+            registrations: Vec::new(),
         })
+    }
+
+    /// Registers payload and table with every rail. Takes as long as touching them: call it where that does no harm.
+    ///
+    /// # Errors
+    /// [`SegmentError::Register`]: then neither is registered.
+    pub fn register(&mut self, segment: SegmentId, rails: &Arc<Rails>) -> Result<(), SegmentError> {
+        let registrations = [&self.payload, &self.table].map(|memory| rails.register(memory));
+        let registrations: Result<Vec<_>, _> = registrations.into_iter().collect();
+        self.registrations = registrations.map_err(|source| SegmentError::Register { segment, source })?;
+        Ok(())
+    }
+
+    /// Ends what [`Self::register`] began.
+    pub fn deregister(&mut self) {
+        self.registrations.clear();
     }
 
     /// Payload length.

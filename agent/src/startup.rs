@@ -95,7 +95,7 @@ impl Failure {
             Self::Start(error) => match error {
                 StartError::Bind(_) | StartError::Advertise { .. } => Exit::Address,
                 StartError::Segment(_) | StartError::Mount(_) | StartError::Task { .. } => Exit::Memory,
-                StartError::View(_) | StartError::Secret(_) => Exit::Config,
+                StartError::View(_) | StartError::Secret(_) | StartError::Rdma { .. } => Exit::Config,
             },
             Self::Process { .. } => Exit::Internal,
         }

@@ -3,12 +3,12 @@
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::link_control::LinkControl;
+use crate::rdma::Transports;
 use crate::remote_holders::RemoteHolders;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::ClusterId;
 use tenon_transport::link::{Authenticator, Endpoint, Identity, NoSecret, Role, SharedSecret};
-use tenon_transport::tcp::TcpOptions;
 use tenon_transport::{PeerId, SessionId};
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ pub struct ConnectOptions {
     /// The cluster's secret. Not needed for an agent's unix socket, which gives tokens to those who may open it.
     pub secret: Option<Vec<u8>>,
     /// How connections to holders are set up.
-    pub tcp: TcpOptions,
+    pub transports: Transports,
 }
 
 /// The name of the cluster that is meant when none is named.
@@ -39,7 +39,7 @@ impl ConnectOptions {
             endpoint,
             cluster: None,
             secret: None,
-            tcp: TcpOptions::default(),
+            transports: Transports::default(),
         }
     }
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for ConnectOptions {
             .field("endpoint", &self.endpoint)
             .field("cluster", &self.cluster)
             .field("has_secret", &self.secret.is_some())
-            .field("tcp", &self.tcp)
+            .field("transports", &self.transports)
             .finish()
     }
 }
@@ -88,7 +88,7 @@ impl Client {
         };
         let identity = options.identity();
         let agent = LinkControl::connect(options.endpoint, identity, towards_agent, deadline).await?;
-        let holders = RemoteHolders::for_client(Arc::clone(&agent), secret, options.tcp);
+        let holders = RemoteHolders::for_client(Arc::clone(&agent), secret, options.transports);
         let cluster = ClusterId::from_bytes(agent.cluster().0);
         Ok(Self::new(cluster, agent, Arc::new(holders)))
     }

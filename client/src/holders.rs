@@ -39,6 +39,7 @@ pub struct HolderAccess {
     /// The grants to read its segments.
     pub segments: HashMap<SegmentId, AttachedSegment>,
     link: Option<Arc<Link>>,
+    until: Option<Instant>,
 }
 
 impl HolderAccess {
@@ -50,6 +51,7 @@ impl HolderAccess {
             connection,
             segments: attached.segments.into_iter().map(|one| (one.segment, one)).collect(),
             link: None,
+            until: None,
         }
     }
 
@@ -60,9 +62,18 @@ impl HolderAccess {
         self
     }
 
-    /// Whether transfers may still succeed.
+    /// The same, and a fresh access may be better from then on.
+    #[must_use]
+    pub(crate) fn until(mut self, until: Option<Instant>) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Whether transfers may still succeed, and no fresh access is to be preferred.
     pub fn is_usable(&self) -> bool {
-        !self.connection.is_closed() && !self.link.as_ref().is_some_and(|link| link.is_closed())
+        self.until.is_none_or(|until| Instant::now() < until)
+            && !self.connection.is_closed()
+            && !self.link.as_ref().is_some_and(|link| link.is_closed())
     }
 
     /// Ends it: transfers under way fail.

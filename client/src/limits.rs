@@ -77,3 +77,6 @@ const _: () = assert!(GROUP_PIECES_MAX + 3 < SUBMIT_TRANSFERS_MAX && SUBMIT_TRAN
 // The answer to a full frame fits in a message even if every key of it gets the longest error.
 const _: () =
     assert!(BATCH_KEYS_MAX * (ERROR_MESSAGE_LEN_BYTES_MAX + FINGERPRINT_LEN_BYTES_MAX + 256) < MESSAGE_LEN_BYTES_MAX);
+
+/// A holder that is reached over TCP because RDMA did not work is tried over RDMA again after this time.
+pub const RDMA_RETRY_MS: u64 = 30_000;

@@ -5,6 +5,7 @@ use crate::credentials::Credentials;
 use crate::holders::{HolderAccess, Holders};
 use crate::limits::{DIAL_TIMEOUT_MS, HOLDERS_MAX};
 use crate::link_control::{LinkControl, Peer, call_error, dial_error};
+use crate::rdma::{Dial, Transports};
 use crate::slot::{Slot, Usable};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -19,7 +20,6 @@ use tenon_protocol::ids::{Incarnation, NodeId};
 use tenon_protocol::message::{AttachReply, NodeRef, Reply, Request};
 use tenon_transport::PeerId;
 use tenon_transport::link::{Authenticator, Endpoint, Identity, Link};
-use tenon_transport::tcp::{TcpConnection, TcpOptions};
 use tokio::time::Instant;
 
 impl Usable for HolderAccess {
@@ -38,7 +38,7 @@ pub struct RemoteHolders {
 struct Dialler {
     us: Us,
     credentials: Credentials,
-    tcp: TcpOptions,
+    transports: Transports,
 }
 
 /// Who dials.
@@ -67,22 +67,26 @@ impl fmt::Debug for RemoteHolders {
 
 impl RemoteHolders {
     /// For the client of an agent. Without `secret` it shows other holders tokens that the agent gives.
-    pub fn for_client(agent: Arc<LinkControl>, secret: Option<Arc<dyn Authenticator>>, tcp: TcpOptions) -> Self {
+    pub fn for_client(agent: Arc<LinkControl>, secret: Option<Arc<dyn Authenticator>>, transports: Transports) -> Self {
         let credentials = match secret {
             Some(secret) => Credentials::Own(secret),
             None => Credentials::from_agent(Service::new(Arc::clone(&agent) as _)),
         };
-        Self::new(Us::ClientOf(agent), credentials, tcp)
+        Self::new(Us::ClientOf(agent), credentials, transports)
     }
 
     /// For a member, which dials as itself.
-    pub fn for_member(identity: Identity, auth: Arc<dyn Authenticator>, tcp: TcpOptions) -> Self {
-        Self::new(Us::Member(Box::new(identity)), Credentials::Own(auth), tcp)
+    pub fn for_member(identity: Identity, auth: Arc<dyn Authenticator>, transports: Transports) -> Self {
+        Self::new(Us::Member(Box::new(identity)), Credentials::Own(auth), transports)
     }
 
-    fn new(us: Us, credentials: Credentials, tcp: TcpOptions) -> Self {
+    fn new(us: Us, credentials: Credentials, transports: Transports) -> Self {
         Self {
-            dialler: Arc::new(Dialler { us, credentials, tcp }),
+            dialler: Arc::new(Dialler {
+                us,
+                credentials,
+                transports,
+            }),
             slots: Mutex::default(),
         }
     }
@@ -143,15 +147,21 @@ impl Holders for RemoteHolders {
 }
 
 impl Dialler {
-    /// Dials a holder's link, asks for access and dials its lanes.
+    /// Dials a holder's link, asks for access and connects for transfers.
     async fn open(&self, node: &NodeRef) -> Result<HolderAccess, ServiceError> {
         let deadline = Instant::now() + Duration::from_millis(DIAL_TIMEOUT_MS);
         let way = self.way_to(node, deadline).await?;
         let attached = attach(&way.link, node.node, deadline).await?;
-        let peer = Some(PeerId(node.node.to_bytes()));
-        let connection = TcpConnection::open(&way.endpoint, &way.identity, way.auth, peer, self.tcp, deadline).await;
-        let connection = connection.map_err(|error| dial_error(&error, &Peer::Holder(node.node)))?;
-        Ok(HolderAccess::new(node.node, connection, attached).with_link(way.link))
+        let dial = Dial {
+            node: node.node,
+            endpoint: &way.endpoint,
+            identity: &way.identity,
+            auth: &way.auth,
+            features: way.link.remote().features,
+        };
+        let connected = self.transports.connect(&dial, deadline).await?;
+        let access = HolderAccess::new(node.node, connected.connection, attached);
+        Ok(access.with_link(way.link).until(connected.retry_at))
     }
 
     async fn way_to(&self, node: &NodeRef, deadline: Instant) -> Result<Way, ServiceError> {
@@ -186,7 +196,7 @@ impl Dialler {
     }
 }
 
-/// A control link to a holder, and what it takes to dial lanes beside it.
+/// A control link to a holder, and what it takes to connect for transfers beside it.
 struct Way {
     link: Arc<Link>,
     endpoint: Endpoint,

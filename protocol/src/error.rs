@@ -78,6 +78,8 @@ error_codes! {
     BytesMissing = "bytes_missing",
     /// The put id was used for other bytes of the key before; each put has an id of its own.
     PutIdReused = "put_id_reused",
+    /// Transfers must go over RDMA, and cannot.
+    RdmaRequired = "rdma_required",
 }
 
 impl fmt::Display for ErrorCode {

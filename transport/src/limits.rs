@@ -130,6 +130,8 @@ pub const VERBS_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 pub const VERBS_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// What an owner has for ending a pull after its initiator's deadline; until then the offered memory stays registered.
 pub const VERBS_PULL_GRACE: Duration = Duration::from_secs(6);
+/// A connection all of whose paths are lost ends after so many tries to connect one again.
+pub const VERBS_RECONNECTS_MAX: u32 = 2;
 /// Bytes that a new path is tried with.
 pub const VERBS_PROBE_BYTES: usize = 64;
 /// Exports whose places one connection remembers: segments and their tables.

@@ -4,6 +4,7 @@ use super::exit::HELP;
 use super::limits::{LIST_ENTRIES_DEFAULT, REMOVE_KEYS_MAX, TIMEOUT_MS_MAX};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
 use tenon_protocol::name::Namespace;
@@ -36,6 +37,9 @@ pub(super) struct Global {
     /// The cluster's name [default: whichever the agent at the unix socket belongs to, over TCP "tenon"]
     #[arg(long, global = true, value_name = "NAME")]
     pub(super) cluster: Option<String>,
+    /// Whether transfers may, must or must not go over RDMA
+    #[arg(long, global = true, value_name = "prefer|require|forbid", default_value_t)]
+    pub(super) rdma: RdmaPolicy,
     /// The namespace of the keys
     #[arg(long, global = true, value_name = "NAME", default_value = Namespace::DEFAULT)]
     pub(super) namespace: String,

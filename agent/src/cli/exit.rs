@@ -39,6 +39,7 @@ impl Exit {
             | ErrorCode::Overloaded
             | ErrorCode::Draining
             | ErrorCode::UnknownPut
+            | ErrorCode::RdmaRequired
             | ErrorCode::Conflict => Self::Unavailable,
             ErrorCode::NoSpace => Self::NoSpace,
             ErrorCode::FailedRead | ErrorCode::ChecksumMismatch => Self::FailedRead,

@@ -5,10 +5,12 @@ use super::failure::Failure;
 use super::progress;
 use crate::config::Secret;
 use std::time::Duration;
-use tenon_client::{Client, ConnectOptions, default_deadline};
+use tenon_client::{Client, ConnectOptions, RdmaPolicy, Transports, default_deadline};
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::ClusterId;
 use tenon_protocol::name::{NameError, Namespace, ObjectName};
+use tenon_transport::verbs::engine::{Rails, RailsOptions};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 #[derive(Debug)]
@@ -53,6 +55,24 @@ impl Session {
         ObjectName::new(&self.namespace()?, key).map_err(invalid)
     }
 
+    /// With the devices of this host, if it has some and they may be used.
+    fn transports(&self) -> Result<Transports, Failure> {
+        let policy = self.global.rdma;
+        let opened = (policy != RdmaPolicy::Forbid).then(|| Rails::open(RailsOptions::default(), &Handle::current()));
+        let rails = match opened.transpose() {
+            Ok(rails) => rails,
+            Err(error) if policy == RdmaPolicy::Require => {
+                return Err(Failure::new(ErrorCode::RdmaRequired, error.to_string()));
+            }
+            Err(_) => None,
+        };
+        Ok(Transports {
+            rdma: policy,
+            rails,
+            ..Transports::default()
+        })
+    }
+
     pub(super) async fn connect(&self) -> Result<Client, Failure> {
         let endpoint = &self.global.connect;
         let secret = match &self.global.secret_file {
@@ -64,6 +84,7 @@ impl Session {
         let options = ConnectOptions {
             cluster: self.global.cluster.as_deref().map(ClusterId::of_name),
             secret: secret.map(|secret| secret.expose().to_vec()),
+            transports: self.transports()?,
             ..ConnectOptions::new(endpoint.clone())
         };
         let connected = Client::connect(options, self.deadline(0)).await;

@@ -98,6 +98,9 @@ pub enum Problem {
     /// A name that stands for nothing.
     #[error("expected one of {}", .0.join(", "))]
     OneOf(Vec<&'static str>),
+    /// A list of devices without one.
+    #[error("name at least one device, or leave the setting out to use all")]
+    NoDevices,
     /// A path that depends on the working directory.
     #[error("an absolute path is needed")]
     RelativePath,

@@ -25,6 +25,7 @@ pub(super) struct Tables {
     pub(super) listen: ListenTable,
     pub(super) segments: Option<Spanned<Vec<Spanned<SegmentTable>>>>,
     pub(super) placement: PlacementTable,
+    pub(super) rdma: RdmaTable,
     pub(super) timeouts: TimeoutsTable,
     pub(super) log: LogTable,
 }
@@ -74,6 +75,14 @@ pub(super) struct SegmentTable {
 pub(super) struct PlacementTable {
     pub(super) strategy: Option<Spanned<String>>,
     pub(super) fallback: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RdmaTable {
+    pub(super) policy: Option<Spanned<String>>,
+    pub(super) devices: Option<Spanned<Vec<String>>>,
+    pub(super) gid_index: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_store_core::placement::{Fallback, Strategy};
 use tenon_transport::HugePages;
@@ -53,6 +54,8 @@ pub struct Config {
     pub segments: Vec<SegmentConfig>,
     /// How it places objects.
     pub placement: PlacementConfig,
+    /// Whether its transfers go over RDMA.
+    pub rdma: RdmaConfig,
     /// How long it waits.
     pub timeouts: Timeouts,
     /// What it logs.
@@ -149,6 +152,17 @@ pub struct PlacementConfig {
     pub strategy: Strategy,
     /// How the others are searched if those have no room.
     pub fallback: Fallback,
+}
+
+/// Whether and how a node uses RDMA devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RdmaConfig {
+    /// Whether transfers may, must or must not go over RDMA.
+    pub policy: RdmaPolicy,
+    /// The devices to use; `None` for all.
+    pub devices: Option<Vec<String>>,
+    /// Row of the GID table to use; `None` for the best one of each port.
+    pub gid_index: Option<u32>,
 }
 
 /// How long a node waits.

@@ -14,6 +14,7 @@ struct Tables {
     listen: Listen,
     segments: Vec<Segment>,
     placement: Placement,
+    rdma: Rdma,
     timeouts: Timeouts,
     log: Log,
 }
@@ -65,6 +66,15 @@ struct Placement {
 }
 
 #[derive(Serialize)]
+struct Rdma {
+    policy: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gid_index: Option<u32>,
+}
+
+#[derive(Serialize)]
 struct Timeouts {
     reservation_ttl_ms: u64,
     heartbeat_ms: u64,
@@ -99,6 +109,11 @@ pub(super) fn render(config: &Config) -> String {
         placement: Placement {
             strategy: config.placement.strategy.to_string(),
             fallback: config.placement.fallback.to_string(),
+        },
+        rdma: Rdma {
+            policy: config.rdma.policy.to_string(),
+            devices: config.rdma.devices.clone(),
+            gid_index: config.rdma.gid_index,
         },
         timeouts: Timeouts {
             reservation_ttl_ms: millis(timeouts.reservation_ttl),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{NODES_MAX, RESERVATION_TTL_MS_MAX};
 use tenon_store_core::names::UnknownName;
@@ -23,10 +24,10 @@ use super::host::Host;
 use super::merge::Settings;
 use super::source::Sourced;
 use super::{
-    ClusterConfig, Config, LogConfig, LogFormat, Member, PlacementConfig, Secret, SecretSource, Timeouts, ViewConfig,
-    secret,
+    ClusterConfig, Config, LogConfig, LogFormat, Member, PlacementConfig, RdmaConfig, Secret, SecretSource, Timeouts,
+    ViewConfig, secret,
 };
-use crate::limits::{CLUSTER_NAME_LEN_BYTES_MAX, TIMEOUT_MS_MAX};
+use crate::limits::{CLUSTER_NAME_LEN_BYTES_MAX, GID_INDEX_MAX, TIMEOUT_MS_MAX};
 
 const VIEWS: &[(&str, View)] = &[("standalone", View::Standalone), ("static", View::Static)];
 const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
@@ -77,6 +78,7 @@ pub(super) fn check(settings: &Settings, environment: &Environment, host: &Host)
         listen: check.listen(),
         segments: check.segments(),
         placement: check.placement(),
+        rdma: check.rdma(),
         timeouts: check.timeouts(),
         log: check.log(),
     };
@@ -254,6 +256,24 @@ impl Check<'_> {
         PlacementConfig {
             strategy: self.named(&self.settings.strategy),
             fallback: self.named(&self.settings.fallback),
+        }
+    }
+
+    fn rdma(&mut self) -> RdmaConfig {
+        let settings = self.settings;
+        let devices = settings.rdma_devices.as_ref();
+        if let Some(empty) = devices.filter(|devices| devices.value.is_empty()) {
+            self.refuse(&empty.with("an empty list".to_owned()), Problem::NoDevices);
+        }
+        RdmaConfig {
+            policy: self
+                .choice(&settings.rdma_policy, &RdmaPolicy::NAMED)
+                .unwrap_or_default(),
+            devices: devices.map(|devices| devices.value.clone()),
+            gid_index: settings.rdma_gid_index.as_ref().map(|index| {
+                let index = self.number(index, 0, GID_INDEX_MAX.into());
+                u32::try_from(index).unwrap_or(GID_INDEX_MAX)
+            }),
         }
     }
 

@@ -154,7 +154,9 @@ fn status_of(code: ErrorCode) -> StatusCode {
         ErrorCode::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
         ErrorCode::ChecksumMismatch | ErrorCode::BytesMissing => StatusCode::UNPROCESSABLE_ENTITY,
         ErrorCode::FailedRead => StatusCode::BAD_GATEWAY,
-        ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::Draining | ErrorCode::RdmaRequired => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         ErrorCode::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         ErrorCode::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,

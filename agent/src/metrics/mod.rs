@@ -6,6 +6,7 @@ mod placement;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod transports;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use tenon_client::Transports;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::message::{IndexInfo, NodeInfo, SegmentInfo};
 use tenon_store_core::placement::PlacementCounters;
@@ -20,6 +22,7 @@ use tenon_store_core::placement::PlacementCounters;
 pub use labels::{Place, PutOutcome, ReadOutcome, RefusedBecause, Verb};
 
 use scrape::{AtScrape, gauge};
+use transports::OfTransports;
 
 /// Upper bounds of durations, from a call within the process to one that met its deadline.
 const SECONDS: &[f64] = &[
@@ -41,6 +44,7 @@ pub struct Metrics {
     sent_bytes: IntCounterVec,
     refused_handshakes: IntCounterVec,
     degraded_answers: IntCounter,
+    transports: OfTransports,
     /// Gauges are set and read out as one step.
     at_scrape: Mutex<AtScrape>,
 }
@@ -75,6 +79,10 @@ impl Maker<'_> {
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.add(IntGauge::new(name, help))
     }
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
@@ -159,6 +167,7 @@ impl Metrics {
                 "tenon_degraded_answers_total",
                 "Keys about which one home decided alone.",
             ),
+            transports: OfTransports::new(&make),
             at_scrape: Mutex::new(AtScrape::new(&make)),
             registry,
         };
@@ -243,10 +252,16 @@ impl Metrics {
         self.degraded_answers.inc();
     }
 
+    /// Has it told over what this agent's transfers go.
+    pub fn watch_transports(&self, transports: &Transports) {
+        self.transports.watch(transports);
+    }
+
     /// All metrics in Prometheus's text format, with the state of things that are not counted but looked up.
     pub fn render(&self, now: &Snapshot) -> String {
         let at_scrape = self.at_scrape.lock();
         at_scrape.set(&now.nodes, &now.index, &now.segments);
+        self.transports.set();
         let mut families = self.registry.gather();
         families.extend(placement::families(&now.placement));
         let mut text = String::new();

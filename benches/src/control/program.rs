@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use parking_lot::Mutex;
 use tenon_client::{
-    Client, ClientError, Control, GetItem, GetOutcome, LinkControl, PutItem, PutOptions, RemoteHolders,
+    Client, ClientError, Control, GetItem, GetOutcome, LinkControl, PutItem, PutOptions, RemoteHolders, Transports,
     default_deadline,
 };
 use tenon_protocol::error::ServiceError;
@@ -13,7 +13,6 @@ use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{PutOutcome, Reply, Request};
 use tenon_protocol::name::Namespace;
 use tenon_transport::link::{BoxFuture, Identity, Role, SharedSecret};
-use tenon_transport::tcp::TcpOptions;
 use tenon_transport::{ClusterId, Memory, PeerId, SessionId, Slice};
 use tokio::time::Instant;
 
@@ -78,7 +77,7 @@ impl Program {
         };
         let secret = Arc::new(SharedSecret::new(Cluster::secret())?);
         let link = LinkControl::connect(cluster.link(at), identity, secret.clone(), default_deadline(0)).await?;
-        let holders = RemoteHolders::for_client(Arc::clone(&link), Some(secret), TcpOptions::default());
+        let holders = RemoteHolders::for_client(Arc::clone(&link), Some(secret), Transports::default());
         let timed = Arc::new(Timed {
             link,
             commit_s: Mutex::default(),

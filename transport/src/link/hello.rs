@@ -25,6 +25,9 @@ pub enum Role {
     Client,
 }
 
+/// Bit of [`Identity::features`]: calls of [`Channel::Rdma`] are answered.
+pub const FEATURE_RDMA: u64 = 1;
+
 /// Who we are, on either side of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {

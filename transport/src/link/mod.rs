@@ -14,6 +14,6 @@ mod server;
 pub use auth::{AuthError, Authenticator, NoSecret, ProofKey, SharedSecret, Token, TokenClaims};
 pub use client::{Link, Remote};
 pub use endpoint::{Endpoint, EndpointError};
-pub use hello::{Channel, Hello, Identity, LinkError, Refusal, RefusalCode, Role};
+pub use hello::{Channel, FEATURE_RDMA, Hello, Identity, LinkError, Refusal, RefusalCode, Role};
 pub use listener::{BindError, Listener, ListenerOptions, Serving};
 pub use server::{Admission, AdmitAll, BoxFuture, Service, Session};

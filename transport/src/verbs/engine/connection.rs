@@ -17,7 +17,7 @@ use super::plan::{Cut, cuts};
 use super::rails::Rails;
 use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
 use crate::ids::{PeerId, RemoteKey};
-use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PROBE_BYTES};
+use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PROBE_BYTES, VERBS_RECONNECTS_MAX};
 use crate::link::{Authenticator, Channel, Endpoint, Identity, Link, LinkError};
 use crate::memory::{Memory, Slice};
 use crate::task::OwnedTask;
@@ -162,6 +162,10 @@ async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
             .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
             .await;
         failures = if reasons.is_empty() { 0 } else { failures + 1 };
+        if failures >= VERBS_RECONNECTS_MAX && shared.paths.up().is_empty() {
+            // Whoever uses it may have another way to the peer.
+            return shared.close("no path to the peer over RDMA is up any more");
+        }
         for reason in reasons {
             tracing::debug!(peer = %shared.peer, reason, "a path is not up");
         }

@@ -363,10 +363,10 @@ mod tests {
         #[test]
         fn messages_come_back_and_none_is_read_from_less(ask in any_ask(), tell in any_tell(), cut in any::<prop::sample::Index>()) {
             let bytes = ask.encode();
-            prop_assert_eq!(Ask::decode(&bytes).as_ref(), Some(&ask));
+            prop_assert_eq!(Ask::decode(&bytes), Some(ask));
             prop_assert_eq!(Ask::decode(&bytes[..cut.index(bytes.len())]), None);
             let bytes = tell.encode();
-            prop_assert_eq!(Tell::decode(&bytes).as_ref(), Some(&tell));
+            prop_assert_eq!(Tell::decode(&bytes), Some(tell));
             prop_assert_eq!(Tell::decode(&bytes[..cut.index(bytes.len())]), None);
         }
 

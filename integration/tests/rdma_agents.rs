@@ -1,0 +1,24 @@
+//! Real agents on real devices: objects go over RDMA where both ends have it, over TCP where not, with the same bytes and the same errors. The
+//! devices' own counters say over what they went.
+
+use std::time::Duration;
+
+use tenon_integration::binaries::binaries;
+use tenon_integration::machine::{Job, MachineOptions, RdmaPlace};
+
+/// Emulated processors are slow, and this waits for failures to be noticed.
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+#[test]
+fn agents_exchange_objects_over_rdma_where_both_have_it_and_over_tcp_where_not() {
+    let binaries = binaries();
+    let options = MachineOptions {
+        programs: vec![binaries.tenond.clone(), binaries.tenon.clone()],
+        ..MachineOptions::default()
+    };
+    let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");
+    let job = Job::script(include_str!("rdma_agents.sh")).timeout(TIMEOUT);
+    let output = place.run(&job).expect("the job ends");
+    println!("{}", output.stdout.text());
+    output.expect_success();
+}
