@@ -111,11 +111,7 @@ impl Node {
     async fn report_keys(self: &Arc<Self>, sealed: Vec<Step<Unreported>>, deadline: Instant, outcomes: &mut Outcomes) {
         let reports = sealed
             .iter()
-            .map(|step| {
-                step.decision(HomeEventKind::Sealed {
-                    version: step.state.version(),
-                })
-            })
+            .map(|step| step.decision(step.state.report(self.id())))
             .collect();
         let mut withdrawn = Vec::new();
         for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tenon_protocol::codec;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId, SessionId};
+use tenon_protocol::limits::INCARNATION_MAX;
 use tenon_protocol::message::{Reply, Request};
 use tenon_transport::link::{Admission, BoxFuture, Hello, Refusal, Role, Service, Session};
 use tokio::time::Instant;
@@ -42,6 +43,7 @@ impl LinkFront {
         match session.role {
             Role::Member => Caller::Member {
                 node: NodeId::from_bytes(session.peer.0),
+                incarnation: Incarnation(session.incarnation),
             },
             Role::Client => Caller::Client {
                 session: SessionId::from_bytes(session.session.0),
@@ -130,6 +132,10 @@ impl LinkFront {
             ));
         }
         let incarnation = Incarnation(hello.identity.incarnation);
+        if incarnation.0 >= INCARNATION_MAX {
+            let message = format!("no node has life {incarnation}: lives are below {INCARNATION_MAX}");
+            return Some((RefusedBecause::NotAMember, message));
+        }
         let known = self
             .node
             .known_incarnation(member)

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId};
+use tenon_protocol::limits::BATCH_KEYS_MAX;
 use tenon_protocol::member::{
     HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest, Page,
     PageRequest,
@@ -162,6 +163,21 @@ impl<T> Questions<T> {
             asked: vec![asked],
             deadline,
         }
+    }
+
+    /// The same in as many frames as it takes: a member answers no more questions at once than a batch has keys.
+    fn frames(mut self) -> Vec<Self> {
+        let mut frames = Vec::new();
+        while self.tokens.len() > BATCH_KEYS_MAX {
+            let rest = Self {
+                tokens: self.tokens.split_off(BATCH_KEYS_MAX),
+                asked: self.asked.split_off(BATCH_KEYS_MAX),
+                deadline: self.deadline,
+            };
+            frames.push(std::mem::replace(&mut self, rest));
+        }
+        frames.push(self);
+        frames
     }
 
     fn push(&mut self, token: QuestionToken, asked: T, deadline: Time) {
@@ -415,10 +431,14 @@ impl Node {
                 }
             }
             for ((to, _), questions) in partners {
-                tokio::spawn(Arc::clone(self).put_questions(&TO_PARTNERS, to, questions));
+                for frame in questions.frames() {
+                    tokio::spawn(Arc::clone(self).put_questions(&TO_PARTNERS, to, frame));
+                }
             }
             for (to, questions) in holders {
-                tokio::spawn(Arc::clone(self).put_questions(&TO_HOLDERS, to, questions));
+                for frame in questions.frames() {
+                    tokio::spawn(Arc::clone(self).put_questions(&TO_HOLDERS, to, frame));
+                }
             }
             actions = self.homes().handle(own);
         }
@@ -471,4 +491,37 @@ fn not_answered() -> ServiceError {
         ErrorCode::Internal,
         "a home did not answer every key that it was asked for",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_beyond_a_batch_travel_in_several_frames() {
+        let mut directory = Directory::new(NodeId::from_bytes([1; 16]), 1_500);
+        let token = {
+            let members = vec![NodeId::from_bytes([1; 16]), NodeId::from_bytes([2; 16])];
+            directory.handle(Time::ZERO, Event::View { members });
+            let heard = Event::Heard {
+                node: NodeId::from_bytes([2; 16]),
+                incarnation: tenon_protocol::ids::Incarnation(1),
+                untold_keys: 0,
+                asked_at: Some(Time::ZERO),
+            };
+            match directory.handle(Time::ZERO, heard).as_slice() {
+                [Action::AskAnnouncement { question, .. }, ..] => *question,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut questions = Questions::default();
+        for asked in 0..2 * BATCH_KEYS_MAX + 1 {
+            questions.push(token, asked, Time::from_ms(7));
+        }
+        let frames = questions.frames();
+        let lens: Vec<usize> = frames.iter().map(|frame| frame.tokens.len()).collect();
+        assert_eq!(lens, [BATCH_KEYS_MAX, BATCH_KEYS_MAX, 1]);
+        let asked: Vec<usize> = frames.into_iter().flat_map(|frame| frame.asked).collect();
+        assert!(asked.into_iter().eq(0..2 * BATCH_KEYS_MAX + 1));
+    }
 }

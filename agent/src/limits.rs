@@ -36,7 +36,7 @@ pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 /// Largest incarnation that is believed: generations are made from it by a shift of 20 bits. Unix time in milliseconds
 /// reaches this in the year 2248.
-pub const INCARNATION_MAX: u64 = 1 << 43;
+pub use tenon_protocol::limits::INCARNATION_MAX;
 /// Longest file in the state directory: an id or a number.
 pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
 

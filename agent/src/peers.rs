@@ -48,6 +48,9 @@ type LinkSlot = tokio::sync::Mutex<Option<Arc<Link>>>;
 /// How often a peer's probes are looked at. Well below the shortest back-off.
 const PROBE_TICK: Duration = Duration::from_millis(20);
 
+/// A control link over which a call was not answered, nor anything else, for so long is dialled again.
+const CONTROL_SILENCE_MAX: Duration = Duration::from_millis(800);
+
 /// Called with what is learned of members, for the directory.
 pub(crate) type OnNews = Arc<dyn Fn(Event) + Send + Sync>;
 
@@ -100,6 +103,7 @@ impl Peer {
     }
 
     async fn exchange(&self, request: &Request, deadline: Instant, doing: &str) -> Result<MemberReply, ServiceError> {
+        let asked_at = Instant::now();
         match self.answer_on(&self.control, request, deadline).await {
             Ok(Reply::Member(reply)) => Ok(reply),
             Ok(Reply::Failed(error)) => Err(error),
@@ -110,7 +114,10 @@ impl Peer {
             Err(error @ (LinkError::TooLarge { .. } | LinkError::Protocol { .. })) => {
                 Err(ServiceError::new(ErrorCode::Internal, error.to_string()))
             }
-            Err(LinkError::Deadline { .. }) => Err(self.unavailable(doing)),
+            Err(LinkError::Deadline { .. }) => {
+                self.hang_up_if_silent(asked_at);
+                Err(self.unavailable(doing))
+            }
             Err(error) => {
                 self.link_failed(&error);
                 Err(self.unavailable(doing))
@@ -235,6 +242,18 @@ impl Peer {
     fn tell_if_lost(&self, state: NodeState) {
         if state == NodeState::Unreachable {
             (self.on_news)(Event::Lost { node: self.node });
+        }
+    }
+
+    /// Closes the control link if nothing has come over it for long, though something was asked. Heartbeats travel apart
+    /// and may go on.
+    fn hang_up_if_silent(&self, since: Instant) {
+        let is_long = since.elapsed() >= CONTROL_SILENCE_MAX;
+        if let Ok(slot) = self.control.try_lock()
+            && let Some(link) = slot.as_ref().filter(|link| is_long && link.is_silent_since(since))
+        {
+            tracing::warn!(node = %self.node, "a control link is silent and is dialled again");
+            link.close();
         }
     }
 

@@ -20,6 +20,12 @@ pub const REPLICAS_MAX: u8 = 8;
 pub const LIST_ENTRIES_MAX: u32 = 1000;
 /// Most keys in one page of an announcement or a hand-over.
 pub const PAGE_KEYS_MAX: usize = 512;
+/// Lives of nodes are numbered below this: milliseconds since 1970 until the year 2248.
+pub const INCARNATION_MAX: u64 = 1 << 43;
+/// Epochs of keys are below this; no key is removed so often.
+pub const EPOCH_MAX: u64 = 1 << 62;
+/// Most drops that one member tells another to be owed of one key.
+pub const OWED_DROPS_TOLD_MAX: usize = 64;
 /// Most ends of puts that one member tells another of one key.
 pub const PUT_ENDS_MAX: usize = 4;
 /// Most nodes of a cluster.

@@ -2,6 +2,7 @@
 
 use crate::error::ServiceError;
 use crate::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
+use crate::limits::{EPOCH_MAX, INCARNATION_MAX, OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX, REPLICAS_MAX};
 use crate::message::{Committed, KeyResult, Replica, Reply, Request, SpaceAccount};
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +157,10 @@ pub enum HomeEventKind {
     Sealed {
         /// Which object.
         version: Version,
+        /// Who.
+        holder: NodeId,
+        /// Where: another try of the put, elsewhere, may have the same version.
+        generation: Generation,
     },
     /// The holder has given up a proposal or dropped the object.
     Withdrawn(Withdrawal),
@@ -211,6 +216,134 @@ pub struct MirrorEntry {
     pub epoch: u64,
     /// What must be dropped and was not heard to be.
     pub owed: Vec<OwedDrop>,
+}
+
+/// What a member said that no sound member says. Nothing of it is taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unsound {
+    /// An object without replicas, or with too many.
+    #[error("an object with {replicas} replicas: 1 to {REPLICAS_MAX} are allowed")]
+    Replicas {
+        /// How many it names.
+        replicas: usize,
+    },
+    /// A life that no node can have.
+    #[error("life {incarnation} of a node: lives are below {INCARNATION_MAX}")]
+    Life {
+        /// Its number.
+        incarnation: u64,
+    },
+    /// An epoch that no key can have.
+    #[error("epoch {epoch} of a key: epochs are below {EPOCH_MAX}")]
+    Epoch {
+        /// Its number.
+        epoch: u64,
+    },
+    /// More of a list than there may be.
+    #[error("{count} {what}: at most {max} are told")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// One node twice.
+    #[error("a key whose two homes are one node")]
+    OneHome,
+}
+
+fn check_epoch(epoch: u64) -> Result<(), Unsound> {
+    if epoch < EPOCH_MAX {
+        Ok(())
+    } else {
+        Err(Unsound::Epoch { epoch })
+    }
+}
+
+fn check_replicas(replicas: &[Replica]) -> Result<(), Unsound> {
+    if replicas.is_empty() || replicas.len() > REPLICAS_MAX.into() {
+        let replicas = replicas.len();
+        return Err(Unsound::Replicas { replicas });
+    }
+    let mut lives = replicas.iter().map(|replica| replica.incarnation.0);
+    match lives.find(|life| *life >= INCARNATION_MAX) {
+        Some(incarnation) => Err(Unsound::Life { incarnation }),
+        None => Ok(()),
+    }
+}
+
+impl HomeEntry {
+    /// Whether a sound member may say it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), Unsound> {
+        check_epoch(self.version.epoch.0)?;
+        check_replicas(&self.replicas)
+    }
+}
+
+impl MirrorEntry {
+    /// Whether a sound member may say it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), Unsound> {
+        check_epoch(self.epoch)?;
+        self.sealed.iter().chain(&self.pending).try_for_each(HomeEntry::check)?;
+        for owed in &self.owed {
+            check_epoch(owed.version.epoch.0)?;
+            check_replicas(&[owed.replica])?;
+        }
+        let lists = [
+            ("owed drops", self.owed.len(), OWED_DROPS_TOLD_MAX),
+            ("ends of puts", self.ended.len(), PUT_ENDS_MAX),
+        ];
+        match lists.into_iter().find(|(_, count, max)| count > max) {
+            Some((what, count, max)) => Err(Unsound::TooMany { what, count, max }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl HomeEvent {
+    /// Whether a sound member may say it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), Unsound> {
+        if self.homes.second == Some(self.homes.first) {
+            return Err(Unsound::OneHome);
+        }
+        match &self.kind {
+            HomeEventKind::Propose { replicas, .. } => check_replicas(replicas),
+            HomeEventKind::Mirror(entry) | HomeEventKind::Share(entry) => entry.check(),
+            HomeEventKind::Publish(entry) => entry.check(),
+            HomeEventKind::Sealed { .. }
+            | HomeEventKind::Withdrawn(_)
+            | HomeEventKind::Locate
+            | HomeEventKind::Remove { .. }
+            | HomeEventKind::Recall
+            | HomeEventKind::Doubt { .. } => Ok(()),
+        }
+    }
+}
+
+impl HomeAnswer {
+    /// Whether a sound member may say it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), Unsound> {
+        match self {
+            Self::Hit(entry) => entry.check(),
+            Self::Known { entry, .. } => entry.check(),
+            Self::Accepted { version, .. } | Self::AlreadyExists { version, .. } => check_epoch(version.epoch.0),
+            Self::Done { .. } | Self::Miss | Self::Unknown => Ok(()),
+        }
+    }
 }
 
 /// How a put has ended.

@@ -116,7 +116,7 @@ pub const TOMBSTONE_LIFE_MS: u64 = 3_600_000;
 pub const TOMBSTONES_MAX: usize = 1 << 18;
 
 /// Most drops that one key may owe: further removals wait until holders have come back.
-pub const OWED_DROPS_MAX: usize = 64;
+pub const OWED_DROPS_MAX: usize = tenon_protocol::limits::OWED_DROPS_TOLD_MAX;
 
 /// Most keys per partner that a home remembers to have decided without it (about 8 MiB); beyond them the partner must
 /// take a hand-over.

@@ -17,8 +17,9 @@ use crate::metrics::Verb;
 use crate::node::Node;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::ids::{Incarnation, NodeId, SessionId};
 use tenon_protocol::limits::BATCH_KEYS_MAX;
+use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{Reply, Request};
 use tokio::time::Instant;
 
@@ -36,6 +37,8 @@ pub enum Caller {
     Member {
         /// Which.
         node: NodeId,
+        /// In which life its link was made.
+        incarnation: Incarnation,
     },
     /// The HTTP front of this agent, whose transfers are this agent's own.
     Http,
@@ -87,7 +90,10 @@ impl Node {
             Request::Attach => Reply::Attach(self.attach()),
             Request::Token => Reply::Token(self.token(caller)?),
             Request::Member(request) => match caller {
-                Caller::Member { node } => Reply::Member(self.member_call(node, deadline, request).await?),
+                Caller::Member { node, incarnation } => {
+                    check_life(&request, incarnation)?;
+                    Reply::Member(self.member_call(node, deadline, request).await?)
+                }
                 Caller::Client { .. } | Caller::Http => {
                     return Err(ServiceError::new(
                         ErrorCode::Forbidden,
@@ -96,6 +102,18 @@ impl Node {
                 }
             },
         })
+    }
+}
+
+/// A member says of itself what its handshake has said.
+fn check_life(request: &MemberRequest, incarnation: Incarnation) -> Result<(), ServiceError> {
+    match request {
+        MemberRequest::Heartbeat(heartbeat) if heartbeat.incarnation != incarnation => {
+            let said = heartbeat.incarnation;
+            let message = format!("a heartbeat of life {said} over a link of life {incarnation}");
+            Err(ServiceError::new(ErrorCode::InvalidArgument, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -130,16 +130,22 @@ impl Home {
         for _ in 0..keys {
             let key_hash = KeyHash::from_bytes(rng.random());
             let put_id = PutId::from_bytes(rng.random());
+            let lies = replica(self.last_token);
             let propose = HomeEventKind::Propose {
                 put_id,
                 len_bytes: OBJECT_BYTES,
-                replicas: vec![replica(self.last_token)],
+                replicas: vec![lies],
             };
             let answer = self.ask(key_hash, propose)?;
             let Some(HomeAnswer::Accepted { version, .. }) = answer else {
                 bail!("a proposal got {answer:?}");
             };
-            let answer = self.ask(key_hash, HomeEventKind::Sealed { version })?;
+            let sealed = HomeEventKind::Sealed {
+                version,
+                holder: lies.holder,
+                generation: lies.generation,
+            };
+            let answer = self.ask(key_hash, sealed)?;
             ensure!(matches!(answer, Some(HomeAnswer::Done { .. })), "a seal got {answer:?}");
         }
         Ok(())

@@ -343,12 +343,32 @@ impl Directory {
         }
     }
 
+    /// Asks the next holder that can be reached and owes drops, this node among them.
+    pub(super) fn collect_next(&mut self) {
+        let seen = self.members.askable(self.now).map(|(id, _)| id);
+        let mut holders: Vec<NodeId> = seen.chain([self.node]).collect();
+        holders.sort_unstable();
+        let first = holders.partition_point(|id| Some(*id) <= self.collected);
+        holders.rotate_left(first);
+        for holder in holders {
+            self.collect_debts(holder);
+            if self.paying > 0 {
+                self.collected = Some(holder);
+                return;
+            }
+        }
+    }
+
     /// A holder has answered, or not, whether it has dropped what it owed.
     pub(super) fn paid(&mut self, key: KeyHash, owed: OwedDrop, answer: Option<KeyResult<HolderAnswer>>) {
         self.paying -= 1;
         let is_paid = matches!(answer, Some(Ok(HolderAnswer::Dropped))) || is_gone(&self.lives, &owed.replica);
         if is_paid {
             self.tombstones.pay(key, |other| *other == owed);
+            // As fast as holders pay. One that does not is asked again after a while.
+            if self.paying == 0 {
+                self.collect_next();
+            }
         }
     }
 

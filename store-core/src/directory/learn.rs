@@ -182,7 +182,7 @@ impl Directory {
             };
         });
         for PageKey { key_hash, homes, entry } in page.into_iter().flat_map(|page| page.keys) {
-            if homes.includes(self.node) {
+            if homes.includes(self.node) && homes.second != Some(homes.first) && entry.check().is_ok() {
                 self.learned += 1;
                 let asker = Asker { token: None, homes };
                 let kind = match entry {

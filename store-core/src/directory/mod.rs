@@ -99,6 +99,8 @@ pub struct Directory {
     /// Questions that ask for drops that are owed and are not answered yet.
     paying: usize,
     collect_at: Time,
+    /// The holder that was asked last for the drops that it owes; the next one is asked after it.
+    collected: Option<NodeId>,
     /// The key after which a sweep goes on, while one is under way.
     sweep: Option<Option<KeyHash>>,
     actions: Vec<Action>,
@@ -134,6 +136,7 @@ impl Directory {
             learning: 0,
             paying: 0,
             collect_at: Time::ZERO,
+            collected: None,
             sweep: None,
             actions: Vec::new(),
         }
@@ -207,7 +210,9 @@ impl Directory {
 
     fn request(&mut self, token: RequestToken, deadline: Time, event: HomeEvent) {
         let (key, homes) = (event.key_hash, event.homes);
-        let refusal = if !homes.includes(self.node) {
+        let refusal = if let Err(unsound) = event.check() {
+            ServiceError::new(ErrorCode::InvalidArgument, unsound.to_string())
+        } else if !homes.includes(self.node) {
             let message = format!("node {} is no home of the key: the member lists differ", self.node);
             ServiceError::new(ErrorCode::Conflict, message)
         } else if let Some(answer) = self.look_up(&event) {
@@ -331,6 +336,10 @@ impl Directory {
     }
 
     fn answered(&mut self, question: QuestionToken, answer: Answer) {
+        let answer = match answer {
+            Answer::Partner(Ok(told)) if told.check().is_err() => Answer::Partner(Err(wrong_answer())),
+            answer => answer,
+        };
         match self.questions.remove(question) {
             // Its time was over: it has been done without.
             None => {}
@@ -373,10 +382,7 @@ impl Directory {
         }
         if self.now >= self.collect_at {
             self.collect_at = self.now.after_ms(COLLECT_MS);
-            let seen: Vec<NodeId> = self.members.askable(self.now).map(|(id, _)| id).collect();
-            for holder in seen.into_iter().chain([self.node]) {
-                self.collect_debts(holder);
-            }
+            self.collect_next();
         }
         self.sweep_some();
     }

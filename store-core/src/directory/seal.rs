@@ -2,7 +2,7 @@
 
 use super::Directory;
 use super::entry::{Object, is_region_of};
-use super::work::{Asker, Decision, Job, JobKind, Mirrored, Step};
+use super::work::{Asker, Decision, Job, JobKind, Mirrored, Seal, Step};
 use crate::limits::{CONTESTED_CHECK_MS, PENDING_CHECK_MS};
 use crate::time::Time;
 use tenon_protocol::error::{ErrorCode, ServiceError};
@@ -12,11 +12,22 @@ use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 
 impl Directory {
     /// The holder has sealed what was accepted.
-    pub(super) fn sealed(&mut self, key: KeyHash, asker: Asker, version: Version) {
+    pub(super) fn sealed(&mut self, key: KeyHash, asker: Asker, seal: Seal) {
+        let version = seal.version;
+        let present = self.entries.sealed(key).filter(|object| object.version == version);
         // An announcement may have told of it before: then the partner is not told yet.
-        let is_known = self.entries.sealed(key).is_some_and(|object| object.version == version);
-        if !is_known && !self.is_accepted(key, version) {
-            return self.not_accepted(asker, version);
+        let is_known = present.as_ref().is_some_and(|object| seal.is_of(object));
+        let is_pending = self
+            .entries
+            .pending(key)
+            .is_some_and(|pending| seal.is_of(&pending.object));
+        if !is_known && !is_pending {
+            let degraded = asker.homes.first != self.node;
+            return match present {
+                // Another try of the put, elsewhere, is the key's object: this one is to be dropped.
+                Some(_) => self.reply(asker.token, Ok(HomeAnswer::AlreadyExists { version, degraded })),
+                None => self.not_accepted(asker, version),
+            };
         }
         let changed = !is_known;
         self.mirror(key, asker, Decision::Sealed { version, changed });
@@ -166,7 +177,10 @@ impl Directory {
             return;
         }
         match answer {
-            Some(Ok(HolderAnswer::Confirmed { held: true })) => self.sealed(key, asker, version),
+            Some(Ok(HolderAnswer::Confirmed { held: true })) => {
+                let region = None;
+                self.sealed(key, asker, Seal { version, region });
+            }
             None | Some(Ok(HolderAnswer::Confirmed { held: false })) => {
                 self.set_pending(key, None);
                 self.mirror(key, asker, Decision::Checked);

@@ -39,6 +39,7 @@ impl Tombstones {
         owed: impl IntoIterator<Item = OwedDrop>,
     ) {
         let until = now.after_ms(TOMBSTONE_LIFE_MS);
+        let is_new = !self.by_key.contains_key(&key);
         let tombstone = self.by_key.entry(key).or_insert(Tombstone {
             homes,
             epoch: 0,
@@ -46,15 +47,24 @@ impl Tombstones {
             owed: Vec::new(),
         });
         tombstone.homes = homes;
+        let mut is_changed = epoch > tombstone.epoch;
         tombstone.epoch = tombstone.epoch.max(epoch);
-        tombstone.until = until;
         for owed in owed {
             if !tombstone.owed.contains(&owed) && tombstone.owed.len() < OWED_DROPS_MAX {
                 tombstone.owed.push(owed);
                 self.debts.insert((owed.replica.holder, key));
+                is_changed = true;
             }
         }
-        self.in_order.push_back((until, key));
+        if is_new || (is_changed && tombstone.until != until) {
+            tombstone.until = until;
+            self.in_order.push_back((until, key));
+        }
+        if self.in_order.len() > 2 * TOMBSTONES_MAX {
+            let by_key = &self.by_key;
+            self.in_order
+                .retain(|(until, key)| by_key.get(key).is_some_and(|tombstone| tombstone.until == *until));
+        }
         self.forget(now);
     }
 
@@ -92,7 +102,9 @@ impl Tombstones {
     /// Forgets those whose time is over, and the oldest beyond the limit.
     pub(super) fn forget(&mut self, now: Time) {
         while let Some(&(until, key)) = self.in_order.front() {
-            if until > now && self.in_order.len() <= TOMBSTONES_MAX {
+            // A key that has changed since stands here again: the place that it had is nobody's.
+            let tombstone = self.by_key.get_mut(&key).filter(|tombstone| tombstone.until == until);
+            if tombstone.is_some() && until > now && self.by_key.len() <= TOMBSTONES_MAX {
                 break;
             }
             self.in_order.pop_front();
@@ -139,6 +151,8 @@ impl Tombstones {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tenon_protocol::ids::{Epoch, Generation, Incarnation, PutId, SegmentId, Slot, Version};
+    use tenon_protocol::message::Replica;
 
     const HOMES: Homes = Homes {
         first: NodeId::from_bytes([1; 16]),
@@ -152,12 +166,44 @@ mod tests {
     #[test]
     fn an_epoch_is_kept_for_its_time_since_it_was_raised_last() {
         let mut tombstones = Tombstones::default();
-        tombstones.raise(Time::ZERO, key(1), HOMES, 3, []);
-        tombstones.raise(Time::from_ms(10), key(1), HOMES, 2, []);
+        tombstones.raise(Time::ZERO, key(1), HOMES, 2, []);
+        tombstones.raise(Time::from_ms(10), key(1), HOMES, 3, []);
+        // What changes nothing does not count.
+        tombstones.raise(Time::from_ms(20), key(1), HOMES, 3, []);
         tombstones.forget(Time::from_ms(TOMBSTONE_LIFE_MS));
         assert_eq!(tombstones.epoch(key(1)), 3);
         tombstones.forget(Time::from_ms(TOMBSTONE_LIFE_MS + 10));
         assert_eq!((tombstones.epoch(key(1)), tombstones.len()), (0, 0));
+    }
+
+    #[test]
+    fn keys_that_are_removed_again_and_again_push_nothing_out() {
+        let mut tombstones = Tombstones::default();
+        let owed = OwedDrop {
+            version: Version {
+                epoch: Epoch(1),
+                put_id: PutId::from_bytes([1; 16]),
+            },
+            replica: Replica {
+                holder: NodeId::from_bytes([9; 16]),
+                incarnation: Incarnation(1),
+                segment: SegmentId(1),
+                offset_bytes: 0,
+                slot: Slot(0),
+                generation: Generation(1),
+            },
+        };
+        tombstones.raise(Time::ZERO, key(1), HOMES, 2, [owed]);
+        let raises = u64::try_from(TOMBSTONES_MAX).unwrap() + 10;
+        for epoch in 0..raises {
+            tombstones.raise(Time::ZERO, key(2), HOMES, epoch, []);
+        }
+        assert_eq!(tombstones.owed(key(1)), [owed]);
+        assert!(
+            tombstones.in_order.len() <= 2 * TOMBSTONES_MAX,
+            "places of nobody are given up"
+        );
+        tombstones.check_invariants();
     }
 
     #[test]

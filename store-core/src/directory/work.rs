@@ -7,7 +7,7 @@ use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
 use crate::limits::WAITING_PER_KEY_MAX;
 use std::collections::{BTreeMap, VecDeque};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, Version};
+use tenon_protocol::ids::{Epoch, Generation, KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::{
     HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, Page, PutEnd,
     Withdrawal,
@@ -52,9 +52,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum JobKind {
     Propose(Proposal),
-    Sealed {
-        version: Version,
-    },
+    Sealed(Seal),
     Withdrawn(Withdrawal),
     Remove(Removal),
     Mirror(MirrorEntry),
@@ -83,6 +81,25 @@ pub(super) struct Proposal {
     pub(super) gone: Option<Version>,
     /// The partner knew of an object that we did not.
     pub(super) was_objected: bool,
+}
+
+/// What a holder says it has sealed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seal {
+    pub(super) version: Version,
+    /// Its holder and generation; `None` if the accepted one was asked for.
+    pub(super) region: Option<(NodeId, Generation)>,
+}
+
+impl Seal {
+    /// Whether it is of this very object.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        let is_meant = |(holder, generation)| {
+            let mut replicas = object.replicas.iter();
+            replicas.any(|replica| (replica.holder, replica.generation) == (holder, generation))
+        };
+        object.version == self.version && self.region.is_none_or(is_meant)
+    }
 }
 
 /// How far a removal has come.
@@ -122,7 +139,14 @@ impl Job {
                 gone: None,
                 was_objected: false,
             }),
-            HomeEventKind::Sealed { version } => JobKind::Sealed { version },
+            HomeEventKind::Sealed {
+                version,
+                holder,
+                generation,
+            } => JobKind::Sealed(Seal {
+                version,
+                region: Some((holder, generation)),
+            }),
             HomeEventKind::Withdrawn(withdrawal) => JobKind::Withdrawn(withdrawal),
             HomeEventKind::Remove { up_to } => JobKind::Remove(Removal::new(up_to)),
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
@@ -148,10 +172,7 @@ impl Job {
 
     /// Whether it decides, so that all that was decided before must be known.
     fn decides(&self) -> bool {
-        matches!(
-            self.kind,
-            JobKind::Propose(_) | JobKind::Remove(_) | JobKind::Sealed { .. }
-        )
+        matches!(self.kind, JobKind::Propose(_) | JobKind::Remove(_) | JobKind::Sealed(_))
     }
 
     /// Whether it is not worth beginning once nobody waits for its answer.
@@ -322,7 +343,7 @@ impl Directory {
         } = job;
         match kind {
             JobKind::Propose(proposal) => self.propose(key, asker, proposal),
-            JobKind::Sealed { version } => self.sealed(key, asker, version),
+            JobKind::Sealed(seal) => self.sealed(key, asker, seal),
             JobKind::Withdrawn(withdrawal) => self.withdrawn(key, asker, withdrawal),
             JobKind::Remove(removal) => self.remove(key, asker, removal),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),

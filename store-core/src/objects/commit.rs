@@ -131,6 +131,15 @@ impl Unreported {
         self.outcome.committed.version
     }
 
+    /// What the homes are told. `holder` is this node.
+    pub fn report(&self, holder: NodeId) -> HomeEventKind {
+        HomeEventKind::Sealed {
+            version: self.version(),
+            holder,
+            generation: self.commit.region.generation,
+        }
+    }
+
     pub(super) fn withdrawal(&self, holder: NodeId) -> Withdrawal {
         self.commit.withdrawal(holder)
     }
@@ -345,6 +354,21 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(object) = self.record_mut(commit.region).and_then(Record::object_mut) {
             object.is_reported = true;
         }
+        self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
+        outcome.committed
+    }
+
+    /// The object of a commit's key that this holder has now.
+    pub(super) fn present(&self, verified: &Verified) -> Option<Version> {
+        let region = self.by_hash.get(&verified.commit.key_hash)?;
+        let object = self.record(*region).and_then(Record::object)?;
+        Some(object.version)
+    }
+
+    /// The put is stored, by another try at another holder: the object here is dropped.
+    pub(super) fn retract_for_another_try(&mut self, now: Time, unreported: Unreported) -> Committed {
+        let Unreported { commit, outcome } = unreported;
+        self.drop_object(commit.key_hash, outcome.committed.version);
         self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
         outcome.committed
     }

@@ -50,10 +50,22 @@ impl<T: SegmentTable> Holder<T> {
     ) -> Proposed {
         let withdrawal = verified.withdrawal();
         match answer {
-            Ok(HomeAnswer::Accepted { version, degraded }) => {
-                let epoch = version.epoch;
-                Proposed::Sealed(self.seal(verified, Accepted { epoch, degraded }, sealed_unix_ms))
-            }
+            Ok(HomeAnswer::Accepted { version, degraded }) => match self.present(&verified) {
+                // Another region of the same put.
+                Some(present) if present == version => Proposed::Over(self.yield_to(now, verified, version, degraded)),
+                // What the homes accept comes after what they know of: they have decided for the one that is here since
+                // then, and the answer is late.
+                Some(present) if present.epoch >= version.epoch => {
+                    self.abandon(verified);
+                    let message = "another object of the key was sealed here since the homes accepted this one";
+                    let error = ServiceError::new(ErrorCode::Conflict, message);
+                    Proposed::Failed { error, withdrawal }
+                }
+                _ => {
+                    let epoch = version.epoch;
+                    Proposed::Sealed(self.seal(verified, Accepted { epoch, degraded }, sealed_unix_ms))
+                }
+            },
             Ok(HomeAnswer::AlreadyExists { version, degraded }) => {
                 Proposed::Over(self.yield_to(now, verified, version, degraded))
             }
@@ -80,6 +92,10 @@ impl<T: SegmentTable> Holder<T> {
     pub fn reported(&mut self, now: Time, unreported: Unreported, answer: KeyResult<HomeAnswer>) -> Reported {
         let error = match answer {
             Ok(HomeAnswer::Done { .. }) => return Reported::Done(self.report(now, unreported)),
+            // Another try of the put, elsewhere, has become the key's object.
+            Ok(HomeAnswer::AlreadyExists { version, .. }) if version == unreported.version() => {
+                return Reported::Done(self.retract_for_another_try(now, unreported));
+            }
             Ok(other) => unexpected(&other),
             Err(error) => error,
         };

@@ -417,7 +417,7 @@ impl Cluster {
             other => panic!("{other:?}"),
         };
         self.holders[holder].sealed.insert(key_hash, version);
-        let answer = self.call(home, key_hash, HomeEventKind::Sealed { version });
+        let answer = self.call(home, key_hash, sealed(version, holder));
         assert_eq!(answer, Ok(HomeAnswer::Done { changed: true }));
         version
     }
@@ -441,6 +441,17 @@ impl Cluster {
             let node = holder_id(holder);
             self.under_way.push(Message::ToHome(home, heard(node, incarnation)));
         }
+    }
+}
+
+/// What the holder of an object reports that it has sealed where it was proposed.
+pub(crate) fn sealed(version: Version, holder: usize) -> HomeEventKind {
+    let bytes = version.put_id.to_bytes();
+    let generation = u64::from_be_bytes(bytes[8..].try_into().unwrap());
+    HomeEventKind::Sealed {
+        version,
+        holder: holder_id(holder),
+        generation: Generation(generation),
     }
 }
 

@@ -274,7 +274,7 @@ fn a_seal_that_is_reported_to_a_home_that_began_anew_is_taken() {
     restart(&mut cluster, FIRST);
     cluster.meet(FIRST);
     cluster.holders[0].sealed.insert(key(1), accepted);
-    let answer = cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: accepted });
+    let answer = cluster.call(FIRST, key(1), sealed(accepted, 0));
     assert!(matches!(answer, Ok(HomeAnswer::Done { .. })), "{answer:?}");
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(accepted));
@@ -301,7 +301,7 @@ fn a_put_that_goes_on_after_its_home_stood_still_does_not_take_the_place_of_one_
     cluster.holders[0].sealed.insert(key(1), late);
     cluster.home_answers = [true; 2];
     cluster.hear(FIRST, home_id(SECOND));
-    let report = HomeEventKind::Sealed { version: late };
+    let report = sealed(late, 0);
     let error = cluster.call(FIRST, key(1), report).unwrap_err();
     assert_eq!(error.code, ErrorCode::Conflict);
     cluster.hear(SECOND, home_id(FIRST));
@@ -321,7 +321,7 @@ fn a_home_that_stood_still_while_it_told_of_a_seal_learns_first_what_its_partner
     };
     cluster.holders[0].sealed.insert(key(1), late);
     cluster.deadline_ms = 10 * PENDING_CHECK_MS;
-    let report = cluster.send(FIRST, key(1), HomeEventKind::Sealed { version: late });
+    let report = cluster.send(FIRST, key(1), sealed(late, 0));
     cluster.deliver(0);
     // It stands still, what it has sent is lost with it, and its partner stores another put.
     cluster.under_way.clear();
@@ -447,7 +447,7 @@ fn a_seal_that_was_announced_before_it_is_reported_is_told_to_the_partner_too() 
     cluster.holders[0].sealed.insert(key(1), accepted);
     let announced = publish(accepted, 0);
     assert_eq!(cluster.call(FIRST, key(1), announced), done(true));
-    let report = HomeEventKind::Sealed { version: accepted };
+    let report = sealed(accepted, 0);
     assert_eq!(cluster.call(FIRST, key(1), report), done(false));
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(accepted));

@@ -33,7 +33,7 @@ fn an_object_is_found_at_both_homes_once_its_seal_is_reported() {
         (cluster.located(FIRST, key(1)), cluster.located(SECOND, key(1))),
         (None, None)
     );
-    let sealed = HomeEventKind::Sealed { version: version(1, 1) };
+    let sealed = sealed(version(1, 1), 0);
     assert_eq!(cluster.call(FIRST, key(1), sealed.clone()), done(true));
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(version(1, 1)));
@@ -136,11 +136,7 @@ fn a_competing_put_waits_for_the_decision() {
         assert!(cluster.answers.is_empty());
         if is_sealed {
             cluster.holders[0].sealed.insert(key(1), version(1, 1));
-            assert!(
-                cluster
-                    .call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) })
-                    .is_ok()
-            );
+            assert!(cluster.call(FIRST, key(1), sealed(version(1, 1), 0)).is_ok());
             assert_eq!(cluster.answers[&waiting], exists(version(1, 1), false));
         } else {
             assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(true));
@@ -247,7 +243,7 @@ fn a_pending_object_that_nobody_reports_is_looked_after() {
             assert_eq!(cluster.located(home, key(1)), expected);
             assert_eq!(cluster.directories[home].counts().pending, 0);
         }
-        let late = cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) });
+        let late = cluster.call(FIRST, key(1), sealed(version(1, 1), 0));
         match expected {
             Some(_) => assert_eq!(late, done(false)),
             None => assert_eq!(code(late), ErrorCode::Conflict),
@@ -320,10 +316,7 @@ fn a_removal_comes_before_a_put_that_is_not_sealed_yet() {
     let mut cluster = Cluster::new(1);
     assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());
     assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
-    assert_eq!(
-        cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
-        done(true)
-    );
+    assert_eq!(cluster.call(FIRST, key(1), sealed(version(1, 1), 0)), done(true));
     assert_eq!(cluster.located(SECOND, key(1)), Some(version(1, 1)));
 }
 
@@ -380,7 +373,7 @@ fn bad_events_are_refused_by_name() {
         ErrorCode::InvalidArgument
     );
     assert_eq!(
-        code(cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) })),
+        code(cluster.call(FIRST, key(1), sealed(version(1, 1), 0))),
         ErrorCode::Conflict
     );
     let event = HomeEvent {

@@ -238,7 +238,7 @@ impl Run {
                 }
                 self.sealed.insert((key, version));
                 let home = self.home(put.home == SECOND);
-                let token = self.cluster.send(home, key, HomeEventKind::Sealed { version });
+                let token = self.cluster.send(home, key, sealed(version, holder));
                 let sealed = Some(version);
                 self.puts.insert(token, Put { home, sealed, ..put });
             }

@@ -2,7 +2,7 @@
 
 use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::ids::{Epoch, Generation, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEventKind, MirrorEntry};
 use tenon_store_core::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 
@@ -42,10 +42,7 @@ fn the_first_home_alone_marks_its_answers_degraded() {
             Ok(accepted(version(1, 1), true))
         );
     }
-    assert_eq!(
-        cluster.call(FIRST, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
-        done(true)
-    );
+    assert_eq!(cluster.call(FIRST, key(1), sealed(version(1, 1), 0)), done(true));
     assert_eq!(cluster.located(FIRST, key(1)), Some(version(1, 1)));
 }
 
@@ -60,10 +57,7 @@ fn the_second_home_decides_when_the_first_does_not_answer() {
         cluster.call(SECOND, key(2), propose(3, 1, 1)),
         Ok(accepted(version(1, 3), true))
     );
-    assert_eq!(
-        cluster.call(SECOND, key(2), HomeEventKind::Sealed { version: version(1, 3) }),
-        done(true)
-    );
+    assert_eq!(cluster.call(SECOND, key(2), sealed(version(1, 3), 1)), done(true));
     assert_eq!(cluster.call(SECOND, key(1), remove()), done(true));
     assert!(cluster.holders[0].sealed.is_empty());
 }
@@ -84,10 +78,7 @@ fn a_put_that_the_first_home_accepted_before_it_died_is_finished_at_the_second()
         Ok(accepted(version(1, 1), false))
     );
     cluster.holders[0].sealed.insert(key(1), version(1, 1));
-    assert_eq!(
-        cluster.call(SECOND, key(1), HomeEventKind::Sealed { version: version(1, 1) }),
-        done(true)
-    );
+    assert_eq!(cluster.call(SECOND, key(1), sealed(version(1, 1), 0)), done(true));
     assert_eq!(cluster.answers[&waiting], exists(version(1, 1), true));
 }
 
@@ -185,7 +176,7 @@ fn what_the_second_home_accepted_alone_survives_a_word_of_the_first_that_is_abou
     cluster.home_answers[FIRST] = true;
     assert_eq!(cluster.call(FIRST, key(1), remove()), done(false));
     cluster.home_answers[FIRST] = false;
-    let sealed = HomeEventKind::Sealed { version: version(1, 1) };
+    let sealed = sealed(version(1, 1), 0);
     assert_eq!(cluster.call(SECOND, key(1), sealed), done(true));
 }
 
@@ -200,7 +191,7 @@ fn an_object_that_both_homes_accepted_alone_is_pending_at_neither_once_it_is_sea
         );
         cluster.home_answers[other] = true;
     }
-    let sealed = HomeEventKind::Sealed { version: version(1, 1) };
+    let sealed = sealed(version(1, 1), 0);
     assert_eq!(cluster.call(FIRST, key(1), sealed), done(true));
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(version(1, 1)));
@@ -296,10 +287,24 @@ fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() 
     };
     assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(false));
     cluster.holders[0].sealed.insert(key(1), version);
-    assert_eq!(
-        cluster.call(FIRST, key(1), HomeEventKind::Sealed { version }),
-        done(true)
-    );
+    let again_sealed = HomeEventKind::Sealed {
+        version,
+        holder: holder_id(0),
+        generation: Generation(9),
+    };
+    assert_eq!(cluster.call(FIRST, key(1), again_sealed), done(true));
     assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(false));
     assert_eq!(cluster.located(FIRST, key(1)), Some(version));
+}
+
+#[test]
+fn a_seal_of_another_try_of_the_put_learns_that_it_is_stored_elsewhere() {
+    let mut cluster = Cluster::new(2);
+    let stored = cluster.store(FIRST, key(1), 1, 1);
+    // The first try was given up by the homes, and its holder did not know.
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), sealed(stored, 0)), exists(stored, false));
+        assert_eq!(cluster.located(home, key(1)), Some(stored));
+    }
+    assert_eq!(cluster.call(FIRST, key(1), sealed(stored, 1)), done(false));
 }

@@ -192,7 +192,8 @@ impl Sim {
             world.model.sealed(object)
         });
         self.tell(|| format!("{me} sealed {version} for key {key}"));
-        let answer = self.decide(me, key, HomeEventKind::Sealed { version }, deadline).await;
+        let report = unreported.report(self.id(me));
+        let answer = self.decide(me, key, report, deadline).await;
         self.tell(|| format!("{me} reported {version}: {answer:?}"));
         let reported = self.with(|world| {
             let now = world.clock(me);

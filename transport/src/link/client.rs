@@ -129,6 +129,13 @@ impl Link {
         self.calls.refusing().is_some()
     }
 
+    /// Whether nothing has come over it since then. A link over which calls were sent and nothing came back may be cut
+    /// though neither end was told: it is worth closing.
+    #[must_use]
+    pub fn is_silent_since(&self, since: Instant) -> bool {
+        *self.calls.heard_at.lock() < since
+    }
+
     /// Waits until the link is closed, and says why.
     pub async fn closed(&self) -> String {
         let mut closed = self.calls.closed.subscribe();
@@ -171,6 +178,8 @@ struct Calls {
     state: Mutex<CallsState>,
     /// The reason, once closed.
     closed: watch::Sender<Option<String>>,
+    /// When a frame came last.
+    heard_at: Mutex<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -186,6 +195,7 @@ impl Calls {
         Self {
             state: Mutex::default(),
             closed: watch::Sender::new(None),
+            heard_at: Mutex::new(Instant::now()),
         }
     }
 
@@ -275,6 +285,7 @@ async fn read(stream: Arc<Stream>, calls: Arc<Calls>) {
             _ = closed.wait_for(Option::is_some) => break,
             frame = reader.next(&stream) => frame,
         };
+        *calls.heard_at.lock() = Instant::now();
         match frame {
             Ok(Frame {
                 kind: Kind::Answer,
