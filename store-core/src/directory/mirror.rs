@@ -111,18 +111,14 @@ impl Directory {
             let message = "only the first home of a key tells the second what its entry is";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
         }
-        self.remember_ends(key, &told.ended);
-        if let Some(ended) = told
-            .pending
-            .as_ref()
-            .and_then(|pending| self.ended_before(key, pending.version))
-        {
+        if let Some(ended) = self.contradicted(key, &told) {
             let answer = HomeAnswer::AlreadyExists {
                 version: ended.version,
                 degraded: ended.degraded,
             };
             return self.reply(asker.token, Ok(answer));
         }
+        self.remember_ends(key, &told.ended);
         if let Some(object) = self.entries.sealed(key)
             && !is_superseded(&object, &told)
         {
@@ -151,10 +147,17 @@ impl Directory {
         self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
     }
 
-    /// How the put of an object that was accepted has ended with another one, if that is known.
-    fn ended_before(&mut self, key: KeyHash, accepted: Version) -> Option<Committed> {
-        let known = self.outcomes.get(self.now, accepted.put_id, key);
-        known.filter(|known| known.version != accepted)
+    /// How a put has ended of which the partner says something else: that it is accepted, or how it ended.
+    fn contradicted(&mut self, key: KeyHash, told: &MirrorEntry) -> Option<Committed> {
+        let accepted = told
+            .pending
+            .iter()
+            .map(|pending| (pending.version.put_id, pending.version));
+        let ended = told.ended.iter().map(|end| (end.put_id, end.outcome.version));
+        accepted.chain(ended).find_map(|(put_id, version)| {
+            let known = self.outcomes.get(self.now, put_id, key);
+            known.filter(|known| known.version != version)
+        })
     }
 
     fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {

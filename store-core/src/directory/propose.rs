@@ -126,8 +126,17 @@ impl Directory {
             let object = Object::new(asker.homes, object.clone());
             self.entries.change(key, |entry| entry.sealed = Some(object));
         }
-        let Committed { version, degraded, .. } = end.outcome;
-        let degraded = degraded || matches!(mirrored, Mirrored::Alone { degraded: true });
+        let (version, degraded) = match mirrored {
+            // It knows of an earlier try.
+            Mirrored::Ended { version, degraded } => {
+                self.outcomes.forget(end.put_id, key);
+                (*version, *degraded)
+            }
+            _ => {
+                let alone = matches!(mirrored, Mirrored::Alone { degraded: true });
+                (end.outcome.version, end.outcome.degraded || alone)
+            }
+        };
         self.reply(asker.token, Ok(HomeAnswer::AlreadyExists { version, degraded }));
     }
 

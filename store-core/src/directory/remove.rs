@@ -27,6 +27,8 @@ impl Directory {
             let epoch = object.version.epoch.0 + 1;
             self.tombstones.raise(self.now, key, asker.homes, epoch, owed);
             self.entries.change(key, |entry| entry.sealed = None);
+            // So far the object said it.
+            self.remember_stored(key, object.version);
             removal.changed = true;
         }
         // Also where nothing is known: a partner that knows of an object says so.

@@ -78,6 +78,10 @@ impl Directory {
         if changed && !self.promote(key, version) {
             return self.not_accepted(asker, version);
         }
+        if self.is_accepted(key, version) {
+            // It was told of by others before it was reported.
+            self.set_pending(key, None);
+        }
         let degraded = matches!(mirrored, Mirrored::Alone { degraded: true });
         let stored = Committed {
             outcome: PutOutcome::Stored,
