@@ -23,14 +23,9 @@ pub(super) struct Arguments {
 /// What holds for every command.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Global {
-    /// The agent to talk to: unix:/path/to/socket, or address:port
-    #[arg(
-        long,
-        global = true,
-        value_name = "ENDPOINT",
-        default_value = "unix:/run/tenon/tenon.sock"
-    )]
-    pub(super) connect: Endpoint,
+    /// The agent to talk to: unix:/path/to/socket, or address:port [default: unix:/run/tenon/tenon.sock]
+    #[arg(long, global = true, value_name = "ENDPOINT")]
+    pub(super) connect: Option<Endpoint>,
     /// The file with the cluster's secret; not needed for the agent's unix socket
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) secret_file: Option<PathBuf>,
@@ -74,6 +69,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "ID")]
         node: Option<NodeId>,
     },
+    /// Look at this host: RDMA devices, memory, the agent and the ways to its peers, and say what to do
+    Doctor(Doctor),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -122,6 +119,13 @@ pub(super) struct Rm {
     pub(super) keys: Vec<String>,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(super) struct Doctor {
+    /// The configuration of tenond [default: TENON_CONFIG, else /etc/tenon/tenond.toml if it exists, else the defaults]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
 /// Bytes from hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fingerprint(pub(super) Vec<u8>);
@@ -168,13 +172,10 @@ mod tests {
         ] {
             let global = parse(arguments).unwrap().global;
             assert!(global.json);
-            assert_eq!(global.connect.to_string(), "127.0.0.1:1");
+            assert_eq!(global.connect.unwrap().to_string(), "127.0.0.1:1");
         }
         let global = parse(&["nodes"]).unwrap().global;
-        assert_eq!(
-            (global.connect.to_string().as_str(), global.namespace.as_str()),
-            ("unix:/run/tenon/tenon.sock", "default")
-        );
+        assert_eq!((global.connect, global.namespace.as_str()), (None, "default"));
     }
 
     #[test]
@@ -244,6 +245,7 @@ mod tests {
             "stat",
             "nodes",
             "segments",
+            "doctor",
             "Exit codes:",
             "--json",
         ] {

@@ -23,6 +23,8 @@ pub enum Exit {
     Refused = 6,
     /// A key, length or other argument that is not possible, or a file that cannot be read.
     Invalid = 7,
+    /// `tenon doctor` found something that keeps the host from serving as configured.
+    Unfit = 8,
     /// A fault of a program, or output that cannot be written.
     Internal = 70,
     /// Ended by a signal.
@@ -79,6 +81,7 @@ Exit codes:
   5   failed read: bytes that do not have the checksum they should have; none of them were delivered
   6   refused: not authenticated, or not allowed
   7   invalid argument: a key, length, node or file that is not possible
+  8   unfit: doctor found a problem, something that keeps the host from serving as configured (warnings end with 0)
   70  a fault of a program, or output that cannot be written
   130 ended by a signal
 Of several keys that failed, the first decides.";
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn every_code_that_can_be_returned_is_in_the_help() {
         let codes = ErrorCode::ALL.iter().map(|&code| Exit::of(code));
-        for exit in codes.chain([Exit::Done, Exit::Usage, Exit::Interrupted]) {
+        for exit in codes.chain([Exit::Done, Exit::Usage, Exit::Unfit, Exit::Interrupted]) {
             let line = format!("\n  {:<4}", exit as u8);
             assert!(HELP.contains(&line), "{exit:?}");
         }

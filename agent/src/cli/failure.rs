@@ -73,6 +73,11 @@ impl Failure {
         )
     }
 
+    /// The host has problems.
+    pub(super) fn unfit(message: String) -> Self {
+        Self::own(Exit::Unfit, "unfit", message)
+    }
+
     /// A signal came.
     pub(super) fn interrupted() -> Self {
         Self::own(

@@ -17,6 +17,10 @@ pub(super) const LIST_ENTRIES_DEFAULT: u64 = 100_000;
 pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
 /// Most keys of one `rm`: what one message to the agent holds.
 pub(super) const REMOVE_KEYS_MAX: usize = tenon_protocol::limits::BATCH_KEYS_MAX;
+/// Peers that `doctor` dials at once: enough for the largest cluster to take seconds, few enough not to be a storm.
+pub(super) const DOCTOR_PEERS_AT_ONCE: usize = 64;
+/// Calls to each of them, of which the quickest counts: what delays one seldom delays all.
+pub(super) const DOCTOR_CALLS: usize = 5;
 
 // Chunks of a file, read from its start, are the object's pieces.
 const _: () = assert!(READ_CHUNK_BYTES as u64 == PIECE_BYTES);

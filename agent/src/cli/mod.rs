@@ -3,6 +3,7 @@
 //! Every command ends with a `Report` or a `Failure`; only [`main`] prints them and only the binary exits.
 
 mod args;
+mod doctor;
 mod exit;
 mod failure;
 mod limits;
@@ -72,6 +73,7 @@ async fn run(arguments: Arguments) -> Result<Report, Failure> {
             Command::Stat { key } => look::stat(&session, &key).await,
             Command::Nodes => look::nodes(&session).await,
             Command::Segments { node } => look::segments(&session, node).await,
+            Command::Doctor(doctor) => doctor::doctor(&session, doctor).await,
         }
     };
     tokio::select! {

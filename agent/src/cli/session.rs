@@ -9,9 +9,13 @@ use tenon_client::{Client, ConnectOptions, RdmaPolicy, Transports, default_deadl
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::ClusterId;
 use tenon_protocol::name::{NameError, Namespace, ObjectName};
+use tenon_transport::link::Endpoint;
 use tenon_transport::verbs::engine::{Rails, RailsOptions};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+
+/// Where the agent's socket is unless told otherwise.
+pub(super) const DEFAULT_SOCKET: &str = "/run/tenon/tenon.sock";
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -73,8 +77,20 @@ impl Session {
         })
     }
 
+    /// The agent that the user names, if they do.
+    pub(super) fn named_agent(&self) -> Option<&Endpoint> {
+        self.global.connect.as_ref()
+    }
+
+    /// A client of the agent that the user names, else of the one at the default socket.
     pub(super) async fn connect(&self) -> Result<Client, Failure> {
-        let endpoint = &self.global.connect;
+        let endpoint = self.named_agent().cloned();
+        self.connect_to(&endpoint.unwrap_or_else(|| Endpoint::Unix(DEFAULT_SOCKET.into())))
+            .await
+    }
+
+    /// A client of this agent.
+    pub(super) async fn connect_to(&self, endpoint: &Endpoint) -> Result<Client, Failure> {
         let secret = match &self.global.secret_file {
             Some(path) => {
                 Some(Secret::read(path).map_err(|error| Failure::new(ErrorCode::InvalidArgument, error.to_string()))?)

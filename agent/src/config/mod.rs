@@ -41,7 +41,7 @@ use merge::Settings;
 /// The configuration that is read if neither flag nor environment name one and it exists.
 pub const DEFAULT_PATH: &str = "/etc/tenon/tenond.toml";
 
-/// All that `tenond` can be told. Made by [`Config::load`] alone, so it is always valid.
+/// All that `tenond` can be told. Made by [`Config::load`] and [`Config::load_to_look_at`] alone, so it is always valid.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where the node's id and incarnation are kept.
@@ -203,6 +203,23 @@ impl Config {
         validate::check(&settings(flags, environment)?, environment, host)
     }
 
+    /// The same for somebody who looks at it and does not serve: a secret that this process may not read is left out, and
+    /// the error about it returned beside the rest.
+    pub fn load_to_look_at(
+        flags: &Flags,
+        environment: &Environment,
+        host: &Host,
+    ) -> Result<(Self, Option<ConfigError>), ConfigErrors> {
+        validate::check_to_look_at(&settings(flags, environment)?, environment, host)
+    }
+
+    /// The file that is read; `None` if there is none.
+    pub fn file(flags: &Flags, environment: &Environment) -> Option<PathBuf> {
+        let named = flags.config.as_deref().or(environment.config.as_deref());
+        let found = named.or_else(|| Some(Path::new(DEFAULT_PATH)).filter(|path| path.exists()));
+        found.map(Path::to_owned)
+    }
+
     /// The state directory alone, of a configuration that may not be complete yet: a static member list needs the ids
     /// that are made there.
     pub fn load_state_dir(flags: &Flags, environment: &Environment) -> Result<PathBuf, ConfigErrors> {
@@ -236,8 +253,7 @@ impl Config {
 }
 
 fn settings(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
-    let named = flags.config.as_deref().or(environment.config.as_deref());
-    let path = named.or_else(|| Some(Path::new(DEFAULT_PATH)).filter(|path| path.exists()));
-    let document = path.map(Document::read).transpose()?;
+    let path = Config::file(flags, environment);
+    let document = path.as_deref().map(Document::read).transpose()?;
     Ok(Settings::merge(&document.unwrap_or_else(Document::empty), flags))
 }

@@ -7,6 +7,7 @@ pub(super) use listen::NO_SOCKET;
 pub(super) use segments::huge_pages_name;
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,6 +23,7 @@ use super::environment::Environment;
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::host::Host;
 use super::merge::Settings;
+use super::secret::SecretError;
 use super::source::Sourced;
 use super::{
     ClusterConfig, Config, LogConfig, LogFormat, Member, PlacementConfig, RdmaConfig, Secret, SecretSource, Timeouts,
@@ -66,6 +68,39 @@ fn is_absolute(path: &str) -> bool {
 
 /// Checks everything that does not depend on the node's id.
 pub(super) fn check(settings: &Settings, environment: &Environment, host: &Host) -> Result<Config, ConfigErrors> {
+    match check_all(settings, environment, host) {
+        (config, errors) if errors.is_empty() => Ok(config),
+        (_, errors) => Err(ConfigErrors(errors)),
+    }
+}
+
+/// See [`Config::load_to_look_at`].
+pub(super) fn check_to_look_at(
+    settings: &Settings,
+    environment: &Environment,
+    host: &Host,
+) -> Result<(Config, Option<ConfigError>), ConfigErrors> {
+    let (config, mut errors) = check_all(settings, environment, host);
+    match errors.as_slice() {
+        [] | [_] if errors.iter().all(is_for_others_eyes) => Ok((config, errors.pop())),
+        _ => Err(ConfigErrors(errors)),
+    }
+}
+
+/// Whether all that is wrong is that this process may not read the secret.
+fn is_for_others_eyes(error: &ConfigError) -> bool {
+    let ConfigError::Value { problem, .. } = error else {
+        return false;
+    };
+    match &**problem {
+        Problem::Secret(SecretError::NoCredentials) => true,
+        Problem::Secret(SecretError::Read { source, .. }) => source.kind() == io::ErrorKind::PermissionDenied,
+        _ => false,
+    }
+}
+
+/// A configuration, and all that is wrong with it; it is valid if nothing is.
+fn check_all(settings: &Settings, environment: &Environment, host: &Host) -> (Config, Vec<ConfigError>) {
     let mut check = Check {
         settings,
         environment,
@@ -82,10 +117,7 @@ pub(super) fn check(settings: &Settings, environment: &Environment, host: &Host)
         timeouts: check.timeouts(),
         log: check.log(),
     };
-    match check.errors.is_empty() {
-        true => Ok(config),
-        false => Err(ConfigErrors(check.errors)),
-    }
+    (config, check.errors)
 }
 
 /// See [`Config::check_membership`].

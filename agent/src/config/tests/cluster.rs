@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::{Case, ID_1, ID_2, assert_refused, loaded, members};
-use crate::config::Environment;
+use super::{Case, HOST, ID_1, ID_2, assert_refused, loaded, members};
+use crate::config::{Config, Environment, Flags};
 
 #[test]
 fn a_cluster_has_a_name() {
@@ -166,5 +166,28 @@ fn the_advertised_address_agrees_with_the_list() {
     assert!(
         error.to_string().contains("127.0.0.1:7601") && error.to_string().contains("127.0.0.9:7601"),
         "{error}"
+    );
+}
+
+#[test]
+fn who_only_looks_may_do_without_a_secret_that_is_not_theirs_to_read() {
+    let looked_at = |toml: &str| {
+        let case = Case::new(toml);
+        let flags = Flags {
+            config: Some(case.path.clone()),
+            ..Flags::default()
+        };
+        Config::load_to_look_at(&flags, &Environment::default(), &HOST)
+    };
+    let (config, error) = looked_at("[cluster]\nsecret_file = \"credential:secret\"\n").unwrap();
+    assert!(config.cluster.secret.is_none());
+    assert!(error.unwrap().to_string().contains("CREDENTIALS_DIRECTORY"));
+    let errors = looked_at("[cluster]\nsecret_file = \"/no/such/secret\"\n").unwrap_err();
+    assert_eq!(errors.0.len(), 1);
+    let errors = looked_at("[cluster]\nsecret_file = \"credential:secret\"\nname = \"\"\n").unwrap_err();
+    assert_eq!(
+        errors.0.len(),
+        2,
+        "the secret is told beside what else is wrong: {errors}"
     );
 }

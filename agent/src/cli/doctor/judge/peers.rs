@@ -1,0 +1,139 @@
+//! Whether this host reaches its peers.
+
+use super::super::text::micros;
+use crate::cli::doctor::facts::{Facts, Outcome, Peer, Reach};
+use crate::cli::doctor::finding::{Finding, Section, Verdict};
+use tenon_protocol::message::NodeState;
+
+const MEMBERS: (Section, &str) = (Section::Peers, "peer.members");
+const SEEN: (Section, &str) = (Section::Peers, "peer.seen_by_agent");
+
+pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+    facts.peers.iter().flat_map(peer).collect()
+}
+
+fn peer(peer: &Peer) -> Vec<Finding> {
+    let mut findings: Vec<_> = peer.transports.iter().map(|reach| transport(peer, reach)).collect();
+    let reached = |reach: &Reach| matches!(reach.outcome, Outcome::Reached { .. });
+    let other_list = |reach: &Reach| {
+        matches!(
+            reach.outcome,
+            Outcome::Reached {
+                same_members: false,
+                ..
+            }
+        )
+    };
+    if peer.transports.iter().any(other_list) {
+        let message = "its member list has other nodes than this host's, so each refuses the other";
+        let finding = Finding::new(MEMBERS, Verdict::Problem, &*peer.endpoint, message);
+        findings.push(finding.advise("give all members the same list, and restart those that had another"));
+    }
+    findings.extend(seen(peer, peer.transports.iter().any(reached)));
+    findings
+}
+
+fn transport(peer: &Peer, reach: &Reach) -> Finding {
+    let code = match reach.transport {
+        "tcp" => "peer.tcp",
+        _ => "peer.transport",
+    };
+    let subject = format!("{} over {}", peer.endpoint, reach.transport.to_uppercase());
+    let finding = |verdict, message: String| Finding::new((Section::Peers, code), verdict, subject, message);
+    match &reach.outcome {
+        Outcome::Reached {
+            connect_us,
+            round_trip_us,
+            ..
+        } => {
+            let (round_trip, connect) = (micros(*round_trip_us), micros(*connect_us));
+            let node = peer.node;
+            finding(
+                Verdict::Ok,
+                format!("round trip {round_trip}, connected in {connect}, node {node}"),
+            )
+        }
+        Outcome::NobodyListens { said } => finding(Verdict::Warning, said.clone())
+            .advise("the host answers, and no program listens there: start tenond on it, or correct its endpoint"),
+        Outcome::Silent { said } => finding(Verdict::Problem, said.clone())
+            .advise("check that the host runs, the route to it, and firewalls on the way"),
+        Outcome::Refused { said } => finding(Verdict::Problem, said.clone())
+            .advise("compare cluster.name, the secret, the member lists and the versions of both hosts"),
+        Outcome::NotTried { why } => {
+            finding(Verdict::Warning, format!("not dialled: {why}")).advise("run this as root or as the user of tenond")
+        }
+    }
+}
+
+/// What the agent of this host says of the peer, where that is news.
+fn seen(peer: &Peer, is_reached: bool) -> Option<Finding> {
+    let finding = |verdict, message: &str| Finding::new(SEEN, verdict, &*peer.endpoint, message);
+    Some(match peer.agent_sees? {
+        NodeState::Alive => finding(Verdict::Ok, "the agent of this host says that it is alive"),
+        NodeState::Unknown => finding(Verdict::Warning, "the agent of this host has not tried it yet")
+            .advise("wait a second and run this again"),
+        NodeState::Refused => finding(Verdict::Problem, "the agent of this host and it refuse each other")
+            .advise("give all members the same list, and restart those that had another; its log says why"),
+        NodeState::Unreachable if is_reached => finding(
+            Verdict::Warning,
+            "the agent of this host says that it does not answer, and it answered now",
+        )
+        .advise("run this again; if it stays so, the log of the agent says why"),
+        NodeState::Unreachable => finding(Verdict::Warning, "the agent of this host says that it does not answer")
+            .advise("see above, or in the log of the agent"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    fn gravest(outcome: Outcome, agent_sees: Option<NodeState>) -> Verdict {
+        let mut peer = samples::good_host().peers.remove(0);
+        peer.transports[0].outcome = outcome;
+        peer.agent_sees = agent_sees;
+        super::super::overall(&super::peer(&peer))
+    }
+
+    fn reached(same_members: bool) -> Outcome {
+        Outcome::Reached {
+            connect_us: 900,
+            round_trip_us: 90,
+            version: None,
+            same_members,
+        }
+    }
+
+    #[test]
+    fn the_round_trip_is_told() {
+        let findings = judge(&samples::good_host());
+        assert!(findings[0].message.starts_with("round trip 0.120 ms"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_peer_that_is_not_reached_is_as_grave_as_its_reason() {
+        let said = || "said".to_owned();
+        for (outcome, verdict) in [
+            (reached(true), Verdict::Ok),
+            (Outcome::NobodyListens { said: said() }, Verdict::Warning),
+            (Outcome::NotTried { why: said() }, Verdict::Warning),
+            (Outcome::Silent { said: said() }, Verdict::Problem),
+            (Outcome::Refused { said: said() }, Verdict::Problem),
+        ] {
+            assert_eq!(gravest(outcome.clone(), None), verdict, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn another_member_list_is_a_problem_though_the_peer_answers() {
+        assert_eq!(gravest(reached(false), None), Verdict::Problem);
+    }
+
+    #[test]
+    fn what_the_agent_says_of_a_peer_counts() {
+        assert_eq!(gravest(reached(true), Some(NodeState::Alive)), Verdict::Ok);
+        assert_eq!(gravest(reached(true), Some(NodeState::Unreachable)), Verdict::Warning);
+        assert_eq!(gravest(reached(true), Some(NodeState::Refused)), Verdict::Problem);
+    }
+}
