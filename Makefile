@@ -35,6 +35,7 @@ setup-test: ## The same, with what the tests need on top
 lint: ## Formatting and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) fmt --manifest-path integration/witness/Cargo.toml --check
 
 test-rust: ## All unit, property, conformance and whole-system tests
 	$(CARGO) build --locked -p tenon-agent --bins

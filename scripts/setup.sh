@@ -26,6 +26,9 @@ need cmake cmake
 need clang clang
 need_file "/usr/lib/llvm-*/lib/libclang*.so*" libclang-dev
 need curl curl
+# The bindings of libibverbs are made while building. The library itself is loaded at run time, if it is there.
+need cmake cmake
+need clang clang
 if [ "$purpose" = test ]; then
     need systemd-analyze systemd
     need ip iproute2
@@ -37,6 +40,9 @@ if [ "$purpose" = test ]; then
     need zstd zstd
     need ib_read_bw perftest
     need_file "/usr/lib/*/libibverbs/librxe-rdmav*.so" ibverbs-providers
+    # The witness (integration/witness), which builds headers of libibverbs and is linked with it.
+    need pkg-config pkg-config
+    need_file "/usr/include/infiniband/verbs.h" libibverbs-dev
 fi
 
 # The machine's kernel is downloaded when it is first needed; apt must know it by then.

@@ -227,7 +227,17 @@ fn help_and_version_need_no_agent() {
         .output()
         .expect("tenon starts");
     let help = String::from_utf8_lossy(&help.stdout);
-    for word in ["put", "get", "ls", "rm", "stat", "nodes", "segments", "xit codes"] {
+    for word in [
+        "put",
+        "get",
+        "ls",
+        "rm",
+        "stat",
+        "nodes",
+        "segments",
+        "doctor",
+        "xit codes",
+    ] {
         assert!(help.contains(word), "{word:?} is missing in: {help}");
     }
 }

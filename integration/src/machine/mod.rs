@@ -44,6 +44,7 @@ mod place;
 mod qemu;
 mod streams;
 mod test_binary;
+mod witness;
 
 pub use devices::{DEVICES_VARIABLE, Device, MACHINE_DEVICES, MachineDevice, parse_devices};
 pub use error::{MachineError, Remains};
@@ -53,3 +54,4 @@ pub use native::Native;
 pub use place::{PLACE_VARIABLE, RdmaPlace};
 pub use streams::Captured;
 pub use test_binary::test_binary;
+pub use witness::{WITNESS, witness_binary};

@@ -71,12 +71,12 @@ fn bound(locked: &LockedMemory) -> String {
         Some(pid) => format!("tenond (process {pid})"),
         None => "this command".to_owned(),
     };
-    let limit = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), bytes);
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "any amount".to_owned(), bytes);
     let (soft, hard) = (limit(locked.soft_bytes), limit(locked.hard_bytes));
-    match locked.is_exempt {
-        true => format!("{whose} has CAP_IPC_LOCK, which makes the bound of {soft} void"),
-        false if soft == hard => format!("{whose} may lock {soft}"),
-        false => format!("{whose} may lock {soft}, at most {hard}"),
+    match (locked.is_exempt, locked.soft_bytes) {
+        (true, Some(_)) => format!("{whose} has CAP_IPC_LOCK, which makes the bound of {soft} void"),
+        _ if soft == hard => format!("{whose} may lock {soft}"),
+        _ => format!("{whose} may lock {soft}, at most {hard}"),
     }
 }
 

@@ -1,0 +1,168 @@
+//! `tenon doctor` where RDMA devices are, beside a program that shares no code with it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tenon_integration::binaries::binaries;
+use tenon_integration::machine::{Job, JobOutput, MACHINE_DEVICES, MachineOptions, RdmaPlace, WITNESS, witness_binary};
+
+/// The exit code of a host with problems.
+const UNFIT: i32 = 8;
+
+/// A row of a GID table: index, address, kind, index of the interface.
+type Row = (u64, String, String, u64);
+/// The rows of each port of each device.
+type Devices = BTreeMap<String, BTreeMap<u64, Vec<Row>>>;
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is a text")).to_owned()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("{value} is a list"))
+}
+
+/// Devices, ports and addresses in either program's document.
+fn devices(of: &Value) -> Devices {
+    let row = |gid: &Value| {
+        let (index, interface) = (number(&gid["index"]), number(&gid["interface_index"]));
+        (index, text(&gid["gid"]), text(&gid["kind"]), interface)
+    };
+    let port = |port: &Value| {
+        let mut rows: Vec<Row> = list(&port["gids"]).iter().map(row).collect();
+        rows.sort();
+        (number(&port["number"]), rows)
+    };
+    let device = |device: &Value| {
+        let ports = list(&device["ports"]).iter().map(port);
+        (text(&device["name"]), ports.collect())
+    };
+    list(of).iter().map(device).collect()
+}
+
+fn document(output: &JobOutput) -> Value {
+    serde_json::from_str(&output.stdout.text())
+        .unwrap_or_else(|error| panic!("{error}: {}{}", output.stdout, output.stderr))
+}
+
+/// Runs `tenon --json doctor`; what it says and how it ended.
+fn doctor(place: &mut RdmaPlace, job: impl FnOnce(Job) -> Job) -> (Value, i32) {
+    let output = place
+        .run(&job(Job::program("tenon", ["--json", "doctor"])))
+        .expect("the job ends");
+    (document(&output), output.status)
+}
+
+/// The findings of this code: what they are about, and the verdict.
+fn verdicts(document: &Value, code: &str) -> Vec<(String, String)> {
+    let of_code = list(&document["findings"])
+        .iter()
+        .filter(|finding| finding["code"] == code);
+    of_code
+        .map(|finding| (text(&finding["subject"]), text(&finding["verdict"])))
+        .collect()
+}
+
+fn both_see_the_same(place: &mut RdmaPlace) {
+    let witness = place.run(&Job::program(WITNESS, [])).expect("the job ends");
+    let seen = devices(&document(&witness)["devices"]);
+    let (said, status) = doctor(place, |job| job);
+    let told = devices(&said["facts"]["rdma"]["devices"]);
+    assert_eq!(told, seen, "{said}");
+    for device in place.devices() {
+        let mapped = format!("::ffff:{}", device.address);
+        let ports = &told[&device.name];
+        let rows: Vec<_> = ports.values().flatten().collect();
+        assert!(
+            rows.iter().any(|(_, gid, kind, _)| *gid == mapped && kind == "roce_v2"),
+            "{rows:?}"
+        );
+    }
+    assert_eq!(status, 0, "{said}");
+}
+
+fn the_address_of_each_device_is_chosen(place: &mut RdmaPlace) {
+    let (said, _) = doctor(place, |job| job);
+    for device in place.devices() {
+        let of_device = list(&said["facts"]["rdma"]["devices"])
+            .iter()
+            .find(|found| found["name"] == *device.name);
+        let port = &of_device.expect("the device is listed")["ports"][0];
+        assert_eq!(port["state"], "active", "{port}");
+        let chosen: Vec<_> = list(&port["gids"])
+            .iter()
+            .filter(|gid| gid["is_chosen"] == true)
+            .collect();
+        assert_eq!(chosen.len(), 1, "{port}");
+        assert_eq!(chosen[0]["gid"], format!("::ffff:{}", device.address));
+        assert!(text(&chosen[0]["reason"]).starts_with("chosen"), "{port}");
+    }
+}
+
+/// The last device of the machine loses its link.
+fn a_port_without_link_is_told(place: &mut RdmaPlace) {
+    let last = MACHINE_DEVICES[3];
+    let state = format!("cat /sys/class/infiniband/{}/ports/1/state", last.name);
+    let set = |place: &mut RdmaPlace, up: &str, name: &str| {
+        let script = format!(
+            "ip link set {} {up}; until {state} | grep {name}; do sleep 0.02; done",
+            last.netdev
+        );
+        place.run(&Job::script(script)).expect("the job ends").expect_success();
+    };
+    set(place, "down", "DOWN");
+    let (said, status) = doctor(place, |job| job);
+    let port = format!("{} port 1", last.name);
+    assert!(
+        verdicts(&said, "rdma.port").contains(&(port, "warning".to_owned())),
+        "{said}"
+    );
+    assert_eq!((status, said["verdict"].as_str()), (0, Some("warning")), "{said}");
+    set(place, "up", "ACTIVE");
+}
+
+fn a_small_bound_on_locked_memory_is_told(place: &mut RdmaPlace) {
+    let locked = |said: &Value| verdicts(said, "memory.locked")[0].1.clone();
+    let (said, _) = doctor(place, |job| job.locked_memory_kib(64));
+    assert_eq!(locked(&said), "warning", "{said}");
+    let (said, _) = doctor(place, |job| job);
+    assert_eq!(locked(&said), "ok", "{said}");
+}
+
+fn huge_pages_that_are_required_and_missing_are_a_problem(place: &mut RdmaPlace) {
+    let script = "printf '[[segments]]\\nsize = \"16MiB\"\\nhuge_pages = \"require\"\\n' >/tmp/tenond.toml\n\
+                  tenon doctor --config /tmp/tenond.toml";
+    let output = place.run(&Job::script(script)).expect("the job ends");
+    assert_eq!(output.status, UNFIT, "{}{}", output.stdout, output.stderr);
+    let shown = output.stdout.text();
+    let line = shown.lines().find(|line| line.contains("huge pages"));
+    assert!(line.is_some_and(|line| line.starts_with("  problem")), "{shown}");
+    assert!(
+        shown.contains("chosen: the best kind"),
+        "addresses are shown with reasons: {shown}"
+    );
+}
+
+#[test]
+fn the_doctor_and_a_witness_see_the_same_devices_ports_and_addresses() {
+    let options = MachineOptions {
+        programs: vec![
+            binaries().tenon.clone(),
+            witness_binary().unwrap_or_else(|error| panic!("{error}")),
+        ],
+        ..MachineOptions::default()
+    };
+    let mut place = RdmaPlace::start(&options).unwrap_or_else(|error| panic!("{error}"));
+    both_see_the_same(&mut place);
+    the_address_of_each_device_is_chosen(&mut place);
+    if !place.may_be_disturbed() {
+        return eprintln!("the rest is about the machine");
+    }
+    a_port_without_link_is_told(&mut place);
+    a_small_bound_on_locked_memory_is_told(&mut place);
+    huge_pages_that_are_required_and_missing_are_a_problem(&mut place);
+}
