@@ -26,9 +26,6 @@ need cmake cmake
 need clang clang
 need_file "/usr/lib/llvm-*/lib/libclang*.so*" libclang-dev
 need curl curl
-# The bindings of libibverbs are made while building. The library itself is loaded at run time, if it is there.
-need cmake cmake
-need clang clang
 if [ "$purpose" = test ]; then
     need systemd-analyze systemd
     need ip iproute2

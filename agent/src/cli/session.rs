@@ -89,14 +89,15 @@ impl Session {
             .await
     }
 
+    /// The secret that the user names, if they do.
+    pub(super) fn secret(&self) -> Result<Option<Secret>, Failure> {
+        let read = self.global.secret_file.as_deref().map(Secret::read).transpose();
+        read.map_err(|error| Failure::new(ErrorCode::InvalidArgument, error.to_string()))
+    }
+
     /// A client of this agent.
     pub(super) async fn connect_to(&self, endpoint: &Endpoint) -> Result<Client, Failure> {
-        let secret = match &self.global.secret_file {
-            Some(path) => {
-                Some(Secret::read(path).map_err(|error| Failure::new(ErrorCode::InvalidArgument, error.to_string()))?)
-            }
-            None => None,
-        };
+        let secret = self.secret()?;
         let options = ConnectOptions {
             cluster: self.global.cluster.as_deref().map(ClusterId::of_name),
             secret: secret.map(|secret| secret.expose().to_vec()),

@@ -134,9 +134,20 @@ pub(super) enum Wish {
 /// A file system that a segment is to lie on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct FileSystem {
-    /// Whether it is tmpfs or hugetlbfs.
-    pub(super) is_memory: bool,
+    pub(super) kind: FileSystemKind,
     pub(super) free_bytes: u64,
+}
+
+/// What a file system is for segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FileSystemKind {
+    /// tmpfs or hugetlbfs.
+    Memory,
+    /// Any other, on which no segment may lie.
+    Other,
+    /// There is no such directory.
+    Missing,
 }
 
 /// RDMA, from the kernel up.

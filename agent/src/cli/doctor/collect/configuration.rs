@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 use tenon_protocol::table::TableLayout;
 use tenon_transport::HugePages;
 
-use crate::cli::doctor::facts::{Backing, Configuration, FileSystem, Known, Segment, Wish};
+use crate::cli::doctor::facts::{Backing, Configuration, FileSystem, FileSystemKind, Known, Segment, Wish};
 use crate::config::{self, Config, ConfigError, ConfigErrors, Environment, Flags, Host, SegmentConfig, ViewConfig};
 use crate::identity::stored_node_id;
 
@@ -83,11 +84,19 @@ fn segment(segment: &SegmentConfig) -> Segment {
 }
 
 fn file_system(path: &Path) -> nix::Result<FileSystem> {
-    let found = statfs(path.parent().unwrap_or(path))?;
-    let kind = found.filesystem_type();
+    let found = match statfs(path.parent().unwrap_or(path)) {
+        Err(Errno::ENOENT) => {
+            let (kind, free_bytes) = (FileSystemKind::Missing, 0);
+            return Ok(FileSystem { kind, free_bytes });
+        }
+        found => found?,
+    };
     let block_bytes = u64::try_from(found.block_size()).unwrap_or(0);
     Ok(FileSystem {
-        is_memory: kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC,
+        kind: match found.filesystem_type() {
+            TMPFS_MAGIC | HUGETLBFS_MAGIC => FileSystemKind::Memory,
+            _ => FileSystemKind::Other,
+        },
         free_bytes: found.blocks_available().saturating_mul(block_bytes),
     })
 }

@@ -92,11 +92,11 @@ struct Dialler<'a> {
 
 impl<'a> Dialler<'a> {
     fn new(session: &'a Session, config: &Config, members: &'a [Member], lacks_secret: bool) -> Result<Self, String> {
-        if lacks_secret {
-            return Err("the cluster's secret cannot be read here".to_owned());
-        }
-        let auth: Arc<dyn Authenticator> = match &config.cluster.secret {
-            Some(source) => Arc::new(SharedSecret::new(source.secret.expose()).map_err(|error| error.to_string())?),
+        let named = session.secret().map_err(|failure| failure.line())?;
+        let configured = config.cluster.secret.as_ref().map(|source| &source.secret);
+        let auth: Arc<dyn Authenticator> = match named.as_ref().or(configured) {
+            Some(secret) => Arc::new(SharedSecret::new(secret.expose()).map_err(|error| error.to_string())?),
+            None if lacks_secret => return Err("the cluster's secret cannot be read here".to_owned()),
             None => Arc::new(NoSecret),
         };
         Ok(Self {

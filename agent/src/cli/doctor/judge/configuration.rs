@@ -32,7 +32,7 @@ pub(super) fn judge(configuration: &Configuration) -> Vec<Finding> {
     }
     findings.extend(configuration.secret_error.iter().map(|error| {
         Finding::new(SECRET, Verdict::Warning, "secret", error)
-            .advise("run this as root or as the user of tenond, or else peers are seen through the agent alone")
+            .advise("name it with --secret-file, or else peers are seen through the agent alone")
     }));
     findings.extend(members(configuration));
     findings

@@ -2,7 +2,8 @@
 
 use super::{bytes, count};
 use crate::cli::doctor::facts::{
-    AgentState, Backing, Facts, FileSystem, HugePagePool, Known, LockedMemory, MountedSegment, Segment, Wish,
+    AgentState, Backing, Facts, FileSystem, FileSystemKind, HugePagePool, Known, LockedMemory, MountedSegment, Segment,
+    Wish,
 };
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
 use std::path::Path;
@@ -195,25 +196,25 @@ fn files(segments: &[Segment]) -> Vec<Finding> {
 
 fn judge_file(path: &Path, found: &Known<FileSystem>, len_bytes: u64) -> Finding {
     let finding = |verdict, message| Finding::new(FILE, verdict, path.display().to_string(), message);
-    match found {
-        Known::No { not_read } => finding(Verdict::Problem, format!("its directory cannot be used: {not_read}"))
-            .advise("make the directory on tmpfs or hugetlbfs"),
-        Known::Yes(found) if !found.is_memory => {
-            finding(Verdict::Problem, "it lies on no file system in memory".to_owned())
-                .advise("put it on tmpfs (such as /dev/shm) or hugetlbfs")
+    let found = match found {
+        Known::Yes(found) => found,
+        Known::No { not_read } => {
+            let message = format!("its file system is not known: {not_read}");
+            return finding(Verdict::Warning, message).advise("run this as root or as the user of tenond");
         }
-        Known::Yes(found) if found.free_bytes < len_bytes => {
-            let (free, needed) = (bytes(found.free_bytes), bytes(len_bytes));
-            finding(
-                Verdict::Warning,
-                format!("its file system has {free} free, the segment has {needed}"),
-            )
-            .advise("fine if the file is there already and full; else mount it with a larger size=")
+    };
+    let (free, needed) = (bytes(found.free_bytes), bytes(len_bytes));
+    match found.kind {
+        FileSystemKind::Missing => finding(Verdict::Problem, "there is no such directory".to_owned())
+            .advise("make it, on tmpfs (such as /dev/shm) or hugetlbfs"),
+        FileSystemKind::Other => finding(Verdict::Problem, "it lies on no file system in memory".to_owned())
+            .advise("put it on tmpfs (such as /dev/shm) or hugetlbfs"),
+        FileSystemKind::Memory if found.free_bytes < len_bytes => {
+            let message = format!("its file system has {free} free, the segment has {needed}");
+            finding(Verdict::Warning, message)
+                .advise("fine if the file is there already and full; else mount it with a larger size=")
         }
-        Known::Yes(found) => finding(
-            Verdict::Ok,
-            format!("its file system has {} free", bytes(found.free_bytes)),
-        ),
+        FileSystemKind::Memory => finding(Verdict::Ok, format!("its file system has {free} free")),
     }
 }
 

@@ -114,12 +114,13 @@ fn what_a_running_agent_has_mounted_counts_and_not_what_is_free() {
 #[test]
 fn a_file_needs_a_file_system_in_memory_with_room() {
     let verdict = |found| judge_file(Path::new("/mnt/huge/a"), &found, 1 << 30).verdict;
-    let on = |is_memory, free_bytes| Known::Yes(FileSystem { is_memory, free_bytes });
-    assert_eq!(verdict(on(true, 1 << 30)), Verdict::Ok);
-    assert_eq!(verdict(on(true, 1 << 20)), Verdict::Warning);
-    assert_eq!(verdict(on(false, 1 << 40)), Verdict::Problem);
-    let missing = Known::No {
-        not_read: "ENOENT".into(),
+    let on = |kind, free_bytes| Known::Yes(FileSystem { kind, free_bytes });
+    assert_eq!(verdict(on(FileSystemKind::Memory, 1 << 30)), Verdict::Ok);
+    assert_eq!(verdict(on(FileSystemKind::Memory, 1 << 20)), Verdict::Warning);
+    assert_eq!(verdict(on(FileSystemKind::Other, 1 << 40)), Verdict::Problem);
+    assert_eq!(verdict(on(FileSystemKind::Missing, 0)), Verdict::Problem);
+    let private = Known::No {
+        not_read: "EACCES".into(),
     };
-    assert_eq!(verdict(missing), Verdict::Problem);
+    assert_eq!(verdict(private), Verdict::Warning);
 }
