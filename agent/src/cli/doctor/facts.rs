@@ -74,6 +74,8 @@ pub(super) struct Configuration {
     pub(super) membership_error: Option<String>,
     /// Members of a static view.
     pub(super) members: usize,
+    /// Whether RDMA is to be used; `None` if the file cannot be used.
+    pub(super) rdma: Option<Wish>,
     /// The memory that is asked for; `None` if the file cannot be used.
     pub(super) segments: Option<Vec<Segment>>,
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
+use tenon_client::RdmaPolicy;
 use tenon_protocol::table::TableLayout;
 use tenon_transport::HugePages;
 
@@ -40,6 +41,11 @@ fn usable(file: Option<PathBuf>, config: &Config, secret_error: Option<&ConfigEr
             ViewConfig::Standalone => 0,
             ViewConfig::Static { members, .. } => members.len(),
         },
+        rdma: Some(match config.rdma.policy {
+            RdmaPolicy::Require => Wish::Require,
+            RdmaPolicy::Prefer => Wish::Prefer,
+            RdmaPolicy::Forbid => Wish::Off,
+        }),
         segments: Some(config.segments.iter().map(segment).collect()),
     }
 }
@@ -59,6 +65,7 @@ fn unusable(file: Option<PathBuf>, errors: &ConfigErrors) -> Configuration {
         },
         membership_error: None,
         members: 0,
+        rdma: None,
         segments: None,
     }
 }

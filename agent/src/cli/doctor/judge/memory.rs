@@ -47,6 +47,9 @@ fn locked(facts: &Facts) -> Finding {
     let devices = facts.rdma.devices.len() as u64;
     let needed = facts.configuration.registered_bytes();
     match needed.map(|needed| needed.saturating_mul(devices)) {
+        _ if facts.configuration.rdma == Some(Wish::Off) => {
+            finding(Verdict::Ok, format!("{bound}; without RDMA none is locked"))
+        }
         _ if devices == 0 => finding(Verdict::Ok, format!("{bound}; without RDMA devices none is locked")),
         None => finding(Verdict::Ok, format!("{bound}; how much the segments need is not known")),
         Some(needed) if suffices(locked, needed) => {
@@ -62,7 +65,11 @@ fn locked(facts: &Facts) -> Finding {
                 "{bound}; too little for the {} that segments need on {devices}",
                 bytes(needed)
             );
-            finding(Verdict::Warning, message).advise(raise(locked, needed))
+            let verdict = match facts.configuration.rdma {
+                Some(Wish::Require) => Verdict::Problem,
+                _ => Verdict::Warning,
+            };
+            finding(verdict, message).advise(raise(locked, needed))
         }
     }
 }

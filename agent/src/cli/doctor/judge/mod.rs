@@ -1,7 +1,8 @@
 //! From facts to findings: pure functions, one file per section.
 //!
 //! *Problem* is what keeps the configuration from working; *warning* what makes the node worse than it could be, and what
-//! could not be seen. Payload that cannot go over RDMA goes over TCP, so nothing about RDMA is a problem.
+//! could not be seen. Payload that cannot go over RDMA goes over TCP, so nothing about RDMA is a problem unless it is
+//! required.
 
 mod agent;
 mod configuration;

@@ -2,7 +2,7 @@
 
 use super::super::facts::{
     Configuration, Device, DeviceDetails, Gid, Known, Library, Module, ModuleState, Port, PortDetails, Purpose, Rdma,
-    state_name,
+    Wish, state_name,
 };
 use super::{bytes, count};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
@@ -18,12 +18,16 @@ const GID: (Section, &str) = (Section::Rdma, "rdma.gid");
 const USABLE: (Section, &str) = (Section::Rdma, "rdma.usable");
 
 pub(super) fn judge(rdma: &Rdma, configuration: &Configuration) -> Vec<Finding> {
+    if configuration.rdma == Some(Wish::Off) {
+        let message = "rdma.policy forbids it: payload goes over TCP";
+        return vec![Finding::new(USABLE, Verdict::Ok, "RDMA", message)];
+    }
     let mut findings = vec![library(rdma), modules(rdma)];
     findings.extend(unseen_devices(rdma));
     for device in &rdma.devices {
         findings.extend(judge_device(device, rdma, configuration));
     }
-    findings.extend(usable(rdma));
+    findings.extend(usable(rdma, configuration.rdma == Some(Wish::Require)));
     findings
 }
 
@@ -256,8 +260,8 @@ fn gid(subject: &str, details: &PortDetails) -> Option<Finding> {
 }
 
 /// Whether there is a port at all that carries payload.
-fn usable(rdma: &Rdma) -> Option<Finding> {
-    if rdma.devices.is_empty() {
+fn usable(rdma: &Rdma, is_required: bool) -> Option<Finding> {
+    if rdma.devices.is_empty() && !is_required {
         return None;
     }
     let details = rdma.devices.iter().filter_map(|device| device.details.get());
@@ -266,6 +270,13 @@ fn usable(rdma: &Rdma) -> Option<Finding> {
         .filter_map(|port| port.details.get());
     let usable = ports.filter(|port| port.is_active() && port.chosen().is_some()).count();
     Some(match usable {
+        0 if is_required => Finding::new(
+            USABLE,
+            Verdict::Problem,
+            "RDMA",
+            "no port can be used, and rdma.policy requires one: tenond does not start",
+        )
+        .advise("see what is missing above, or set rdma.policy to prefer"),
         0 => Finding::new(
             USABLE,
             Verdict::Warning,

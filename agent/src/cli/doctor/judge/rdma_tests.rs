@@ -158,3 +158,26 @@ fn devices_of_which_no_port_can_be_used_leave_tcp() {
     assert_eq!(usable.verdict, Verdict::Warning);
     assert!(usable.message.ends_with("payload goes over TCP"), "{usable:?}");
 }
+
+#[test]
+fn what_is_required_and_cannot_be_had_is_a_problem_and_what_is_forbidden_is_not_looked_at() {
+    let mut facts = samples::good_host();
+    for empty in [false, true] {
+        if empty {
+            facts.rdma.devices.clear();
+        } else {
+            first_port(&mut facts.rdma).state = PortState::Down;
+            facts.rdma.devices.truncate(1);
+        }
+        facts.configuration.rdma = Some(Wish::Require);
+        let required = judge(&facts.rdma, &facts.configuration);
+        let problems = required.iter().filter(|finding| finding.verdict == Verdict::Problem);
+        assert_eq!(problems.count(), 1, "{required:#?}");
+        facts.configuration.rdma = Some(Wish::Off);
+        let forbidden = judge(&facts.rdma, &facts.configuration);
+        assert!(
+            forbidden.len() == 1 && forbidden[0].verdict == Verdict::Ok,
+            "{forbidden:#?}"
+        );
+    }
+}

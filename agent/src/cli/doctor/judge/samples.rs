@@ -29,6 +29,7 @@ pub(in crate::cli::doctor) fn good_host() -> Facts {
             node: Known::Yes(Some(SELF)),
             membership_error: None,
             members: 2,
+            rdma: Some(Wish::Prefer),
             segments: Some(vec![Segment {
                 len_bytes: 64 << 30,
                 table_bytes: 1 << 30,
@@ -165,6 +166,7 @@ pub(in crate::cli::doctor) fn host_of_which_nothing_can_be_read() -> Facts {
         is_private: true,
         node: not("node-id"),
         members: 0,
+        rdma: None,
         segments: None,
         ..facts.configuration
     };
