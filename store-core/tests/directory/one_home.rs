@@ -3,7 +3,7 @@
 use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Incarnation, Version};
-use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes};
+use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry};
 use tenon_store_core::directory::{Action, Event, RequestToken};
 use tenon_store_core::limits::{CONTESTED_CHECK_MS, DIRECTORY_REQUESTS_MAX, PENDING_CHECK_MS, WAITING_PER_KEY_MAX};
 use tenon_store_core::time::Time;
@@ -498,4 +498,37 @@ fn a_removal_that_comes_late_or_twice_leaves_what_was_put_since() {
     let of_nothing = HomeEventKind::Remove { up_to: Epoch(0) };
     assert_eq!(cluster.call(FIRST, key(1), of_nothing), done(false));
     assert_eq!(cluster.located(FIRST, key(1)), Some(since));
+}
+
+#[test]
+fn words_of_members_that_no_sound_member_says_are_refused_and_nothing_of_them_is_taken_in() {
+    let mut cluster = Cluster::new(1);
+    let sound = told(version(1, 1), 0, 1).sealed.unwrap();
+    let entry = |change: fn(&mut HomeEntry)| {
+        let mut entry = sound.clone();
+        change(&mut entry);
+        entry
+    };
+    let entries = [
+        entry(|entry| entry.replicas.clear()),
+        entry(|entry| entry.replicas = vec![entry.replicas[0]; 9]),
+        entry(|entry| entry.version.epoch = Epoch(u64::MAX)),
+        entry(|entry| entry.replicas[0].incarnation = Incarnation(u64::MAX)),
+    ];
+    for entry in entries {
+        let [mut as_sealed, mut as_pending] = [(); 2].map(|()| MirrorEntry::default());
+        as_sealed.sealed = Some(entry.clone());
+        as_pending.pending = Some(entry.clone());
+        for kind in [
+            HomeEventKind::Mirror(as_sealed.clone()),
+            HomeEventKind::Mirror(as_pending),
+            HomeEventKind::Share(as_sealed),
+            HomeEventKind::Publish(entry),
+        ] {
+            let answer = cluster.call(SECOND, key(1), kind);
+            assert_eq!(code(answer), ErrorCode::InvalidArgument);
+        }
+    }
+    let counts = cluster.directories[SECOND].counts();
+    assert_eq!((counts.keys, counts.pending, counts.tombstones), (0, 0, 0));
 }

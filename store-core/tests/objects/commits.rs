@@ -4,6 +4,7 @@ use crate::fixture::*;
 use crate::steps::*;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::member::HomeAnswer;
 use tenon_protocol::message::PutOutcome;
 use tenon_store_core::objects::*;
 use tenon_store_core::time::Time;
@@ -311,5 +312,52 @@ fn an_object_that_the_homes_refuse_after_one_has_asked_for_it_is_dropped_and_its
     assert!(holder.confirm(at(0), hash("k"), version(1)));
     assert_eq!(holder.retract(at(0), unreported), None);
     assert_eq!(begin(&mut holder, 1, "k", 100).unwrap_err(), CommitError::UnknownPut);
+    assert_empty(&holder);
+}
+
+#[test]
+fn an_acceptance_that_comes_late_takes_no_place_from_an_object_that_was_sealed_since() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    for put_id in [1, 2] {
+        fill(&mut holder, at(0), reserve_spec(put_id, "k", 100));
+    }
+    let late = verified(&mut holder, 1, "k", 100);
+    let accepted = |put_id| {
+        Ok(HomeAnswer::Accepted {
+            version: version(put_id),
+            degraded: false,
+        })
+    };
+    // The homes have given the first put up meanwhile, and the second is stored.
+    let second = verified(&mut holder, 2, "k", 100);
+    let Proposed::Sealed(unreported) = holder.proposed(at(0), second, accepted(2), 0) else {
+        panic!("nothing speaks against it");
+    };
+    assert!(matches!(
+        holder.reported(at(0), unreported, Ok(HomeAnswer::Done { changed: true })),
+        Reported::Done(_)
+    ));
+    let Proposed::Failed { error, .. } = holder.proposed(at(0), late, accepted(1), 0) else {
+        panic!("it would take the place of a stored object");
+    };
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(holder.confirm(at(0), hash("k"), version(2)));
+    holder.check_invariants();
+}
+
+#[test]
+fn the_region_of_a_put_that_another_try_has_stored_elsewhere_is_freed() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    fill(&mut holder, at(0), reserve_spec(1, "k", 100));
+    let verified = verified(&mut holder, 1, "k", 100);
+    let unreported = holder.seal(verified, ACCEPTED, 0);
+    let elsewhere = Ok(HomeAnswer::AlreadyExists {
+        version: version(1),
+        degraded: false,
+    });
+    let Reported::Done(done) = holder.reported(at(0), unreported, elsewhere) else {
+        panic!("it is stored");
+    };
+    assert_eq!((done.outcome, done.version), (PutOutcome::Stored, version(1)));
     assert_empty(&holder);
 }
