@@ -282,3 +282,17 @@ async fn a_flipped_bit_ends_the_link_and_reaches_no_caller() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_link_is_silent_since_the_last_frame_that_came() {
+    let server = Server::start(&loopback(), serving()).await;
+    let link = dial(&server.endpoint).await;
+    let asked_at = Instant::now();
+    let late = link
+        .call(Bytes::from_static(b"2000"), Instant::now() + Duration::from_millis(50))
+        .await;
+    assert!(matches!(late, Err(LinkError::Deadline { .. })), "{late:?}");
+    assert!(link.is_silent_since(asked_at), "the answer has not come");
+    link.call(Bytes::from_static(b"quick"), soon()).await.unwrap();
+    assert!(!link.is_silent_since(asked_at));
+}
