@@ -89,7 +89,7 @@ impl Settings {
                 &tables.placement.strategy,
                 "free_ratio_first",
             ),
-            fallback: merge.text("placement.fallback", None, &tables.placement.fallback, "fit_aware"),
+            fallback: merge.text("placement.fallback", None, &tables.placement.fallback, "indexed"),
             rdma_policy: merge.text("rdma.policy", None, &tables.rdma.policy, "prefer"),
             rdma_devices: merge.optional("rdma.devices", &tables.rdma.devices),
             rdma_gid_index: merge.optional("rdma.gid_index", &tables.rdma.gid_index),

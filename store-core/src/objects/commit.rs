@@ -318,7 +318,7 @@ impl<T: SegmentTable> Holder<T> {
         self.unlist(region, &reservation, EndReason::Sealed);
         self.names.insert(name, region);
         if let Some(older) = self.by_hash.insert(commit.key_hash, region) {
-            self.segment_of(older).retire(older);
+            self.retire(older);
         }
         Unreported { commit, outcome }
     }

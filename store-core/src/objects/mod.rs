@@ -36,21 +36,22 @@ mod decided;
 mod error;
 mod names;
 mod pieces;
-mod pool;
 mod read;
 mod region;
 mod reserve;
 mod segment;
 mod slots;
+mod space;
 mod write;
 mod written;
 
 use self::names::Names;
-use self::region::{Outcome, Record};
+use self::region::{Outcome, Record, State};
 use self::segment::Segment;
+use self::space::{SegmentSpace, Taken};
 use crate::limits::SEGMENTS_MAX;
 use crate::outcomes::Outcomes;
-use crate::placement::{PlacementCounters, Placer, Policy};
+use crate::placement::{EntryIndex, IndexedPool, PlacementCounters, Placer, Policy};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use tenon_protocol::ids::{ClusterId, Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
@@ -142,8 +143,11 @@ pub struct Holder<T> {
     config: HolderConfig,
     /// The last one given out.
     generation: Generation,
-    /// The segment with id n is at n - 1.
+    /// The segment with id n is at n - 1, here and in `space`.
     segments: Vec<Segment<T>>,
+    /// What is free of each. Whatever changes it goes through here, so its order of hints is always true.
+    space: IndexedPool<SegmentSpace>,
+    largest_segment_bytes: u64,
     placer: Placer,
     placement: PlacementCounters,
     /// Live reservations, commits in progress included.
@@ -167,6 +171,8 @@ impl<T: SegmentTable> Holder<T> {
             config,
             generation: Generation::base(config.incarnation),
             segments: Vec::new(),
+            space: IndexedPool::new(Vec::new()),
+            largest_segment_bytes: 0,
             placer: Placer::new(config.policy),
             placement: PlacementCounters::default(),
             reservations: BTreeMap::new(),
@@ -190,24 +196,27 @@ impl<T: SegmentTable> Holder<T> {
             return Err(MountError::TooMany);
         }
         let id = self.next_segment();
-        self.segments.push(Segment::new(id, spec, table)?);
+        let space = SegmentSpace::new(spec)?;
+        self.largest_segment_bytes = self.largest_segment_bytes.max(space.allocator().capacity_bytes());
+        self.space.push(space);
+        self.segments.push(Segment::new(id, spec.alignment_bytes, table));
         Ok(id)
     }
 
     /// What one segment is used for; `None` if it is not mounted.
     pub fn segment_usage(&self, segment: SegmentId) -> Option<SegmentUsage> {
-        self.segment(segment).map(usage)
+        Some(self.usage(self.segment(segment)?))
     }
 
     /// What the segments are used for, by id.
     pub fn segments(&self) -> impl Iterator<Item = SegmentUsage> {
-        self.segments.iter().map(usage)
+        self.segments.iter().map(|segment| self.usage(segment))
     }
 
     /// What all segments together are used for.
     pub fn account(&self) -> SpaceAccount {
         let mut total = SpaceAccount::default();
-        for account in self.segments.iter().map(Segment::account) {
+        for SegmentUsage { space: account, .. } in self.segments() {
             total.capacity_bytes += account.capacity_bytes;
             total.free_bytes += account.free_bytes;
             total.sealed_bytes += account.sealed_bytes;
@@ -246,11 +255,48 @@ impl<T: SegmentTable> Holder<T> {
         self.segment_mut(id.segment).expect("regions lie in mounted segments")
     }
 
+    /// What is free of a mounted segment.
+    fn free_of(&self, id: SegmentId) -> &SegmentSpace {
+        let index = segment_index(id).expect("ids begin at 1");
+        &self.space.as_slice()[index]
+    }
+
+    fn usage(&self, segment: &Segment<T>) -> SegmentUsage {
+        let free = self.free_of(segment.id());
+        SegmentUsage {
+            segment: segment.id(),
+            space: segment.account(free),
+            slots: free.slots().slots(),
+            slots_used: free.slots().used(),
+        }
+    }
+
+    /// Ends this use of a region; see [`Segment::retire`]. Answers the state before.
+    fn retire(&mut self, id: RegionId) -> State {
+        let (before, unused) = self.segment_of(id).retire(id);
+        self.give_back(id.segment, unused);
+        before
+    }
+
+    /// One transfer in a region is over.
+    fn release(&mut self, id: RegionId) {
+        let unused = self.segment_of(id).release(id);
+        self.give_back(id.segment, unused);
+    }
+
+    fn give_back(&mut self, segment: SegmentId, unused: Option<Taken>) {
+        if let Some(taken) = unused {
+            let index = segment_index(segment).expect("ids begin at 1");
+            self.space.change(EntryIndex(index), |space| space.give_back(taken));
+        }
+    }
+
     /// Panics if indexes, records, accounts and tokens do not agree. O(n): for tests.
     pub fn check_invariants(&self) {
+        self.space.check_invariants();
         let (mut reservations, mut waiting, mut objects) = (0, 0, 0);
         for segment in &self.segments {
-            segment.check_invariants();
+            segment.check_invariants(self.free_of(segment.id()));
             for (id, record) in segment.regions() {
                 assert!(record.generation <= self.generation, "a generation was never given out");
                 if let Some(reservation) = record.reservation() {
@@ -296,13 +342,4 @@ impl<T: SegmentTable> Holder<T> {
 
 fn segment_index(id: SegmentId) -> Option<usize> {
     usize::try_from(id.0).ok()?.checked_sub(1)
-}
-
-fn usage<T: SegmentTable>(segment: &Segment<T>) -> SegmentUsage {
-    SegmentUsage {
-        segment: segment.id(),
-        space: segment.account(),
-        slots: segment.slots().slots(),
-        slots_used: segment.slots().used(),
-    }
 }

@@ -73,7 +73,7 @@ impl<T: SegmentTable> Holder<T> {
 
     /// A read is over. A region whose object was removed meanwhile is freed with the last of them.
     pub fn end_read(&mut self, hold: ReadHold) {
-        self.segment_of(hold.region).release(hold.region);
+        self.release(hold.region);
     }
 
     /// The object of a key, if it is here.
@@ -122,7 +122,7 @@ impl<T: SegmentTable> Holder<T> {
         let Some(region) = self.object_of(key_hash, version) else {
             return false;
         };
-        let super::region::State::Sealed(object) = self.segment_of(region).retire(region) else {
+        let super::region::State::Sealed(object) = self.retire(region) else {
             unreachable!("objects are sealed");
         };
         self.by_hash.remove(&key_hash);

@@ -2,9 +2,9 @@
 
 use super::pieces::ArrivedPieces;
 use super::region::{Reservation, State};
-use super::segment::{Segment, Taken};
+use super::space::{SegmentSpace, Taken};
 use super::{CommitInProgress, Holder, Owner, RegionId, ReserveError, SegmentTable};
-use crate::placement::{self, PlaceError, Request};
+use crate::placement::{self, PlaceError, Request, StopReason};
 use crate::time::Time;
 use rand::Rng;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl<T: SegmentTable> Holder<T> {
         if len_bytes == 0 {
             return Err(ReserveError::EmptyObject);
         }
-        let largest_segment_bytes = self.segments.iter().map(Segment::capacity_bytes).max().unwrap_or(0);
+        let largest_segment_bytes = self.largest_segment_bytes;
         if len_bytes > largest_segment_bytes && !self.segments.is_empty() {
             return Err(ReserveError::TooLarge {
                 len_bytes,
@@ -156,7 +156,7 @@ impl<T: SegmentTable> Holder<T> {
             });
         }
         let mut placed = Vec::with_capacity(1);
-        let pool = self.segments.as_mut_slice();
+        let pool = &mut self.space;
         match self.placer.place(pool, &Request::new(len_bytes), rng, &mut placed) {
             Ok(figures) => {
                 self.placement.record(&figures);
@@ -173,14 +173,20 @@ impl<T: SegmentTable> Holder<T> {
 
     fn no_space(&self, asked_bytes: u64, error: &placement::NoSpace) -> NoSpace {
         let account = self.account();
-        let lacks_slots =
-            |segment: &Segment<T>| !segment.slots().has_free() && segment.account().largest_free_bytes >= asked_bytes;
+        let lacks_slots = |space: &SegmentSpace| {
+            !space.slots().has_free() && space.allocator().largest_free_upper_bound_bytes() >= asked_bytes
+        };
         let stop_reason = if self.segments.is_empty() {
             "no_segment".to_owned()
-        } else if self.segments.iter().any(lacks_slots) {
+        } else if self.space.as_slice().iter().any(lacks_slots) {
             "slots".to_owned()
         } else {
             error.stop.to_string()
+        };
+        let entries_looked_at = match error.stop {
+            // The order of their hints has spoken for all.
+            StopReason::NothingFits => u32::try_from(self.segments.len()).expect("segments are bounded"),
+            _ => error.figures.entries_examined(),
         };
         NoSpace {
             asked_bytes,
@@ -188,7 +194,7 @@ impl<T: SegmentTable> Holder<T> {
             largest_free_bytes: account.largest_free_bytes,
             evictable_bytes: 0,
             held_bytes: account.held_bytes,
-            entries_looked_at: error.figures.entries_examined(),
+            entries_looked_at,
             stop_reason,
         }
     }
@@ -254,7 +260,7 @@ impl<T: SegmentTable> Holder<T> {
 
     /// Ends a reservation and gives its region up.
     pub(super) fn end(&mut self, region: RegionId, reason: EndReason) {
-        let state = self.segment_of(region).retire(region);
+        let state = self.retire(region);
         let State::Reserved(reservation) = state else {
             unreachable!("only reservations are ended");
         };

@@ -1,11 +1,10 @@
-//! One mounted segment: its bytes, its slots, its table, and the regions in use.
+//! What is in use of one mounted segment: its regions, and the table that describes them.
 
 use super::region::{Record, RegionId, State};
-use super::slots::SlotList;
-use super::{MountError, SealPlan, SegmentSpec, SegmentTable};
-use crate::allocator::{AllocatorConfig, Classes, Region, RegionAllocator};
+use super::space::{SegmentSpace, Taken};
+use super::{SealPlan, SegmentTable};
 use std::collections::BTreeMap;
-use tenon_protocol::ids::{Generation, SegmentId, Slot};
+use tenon_protocol::ids::{Generation, SegmentId};
 use tenon_protocol::message::SpaceAccount;
 
 /// Occupied bytes and numbers of regions, by what they are used for.
@@ -18,20 +17,11 @@ struct Use {
     reservations: u64,
 }
 
-/// Bytes and a slot that are in no region yet.
-#[derive(Debug)]
-#[must_use = "bytes and slot stay taken"]
-pub(super) struct Taken {
-    region: Region,
-    slot: Slot,
-}
-
 /// A mounted segment.
 #[derive(Debug)]
 pub(super) struct Segment<T> {
     id: SegmentId,
-    allocator: RegionAllocator,
-    slots: SlotList,
+    alignment_bytes: u64,
     table: T,
     /// By offset. Each is allocated, has a slot of its own, and does not overlap another.
     regions: BTreeMap<u64, Record>,
@@ -39,54 +29,19 @@ pub(super) struct Segment<T> {
 }
 
 impl<T: SegmentTable> Segment<T> {
-    pub(super) fn new(id: SegmentId, spec: &SegmentSpec, table: T) -> Result<Self, MountError> {
-        if spec.slots == 0 {
-            return Err(MountError::NoSlots);
-        }
-        let config = AllocatorConfig {
-            capacity_bytes: spec.len_bytes,
-            alignment_bytes: spec.alignment_bytes,
-            classes: Classes::Tight,
-        };
-        Ok(Self {
+    /// A segment of which nothing is in use; what its regions occupy is rounded up to `alignment_bytes`.
+    pub(super) fn new(id: SegmentId, alignment_bytes: u64, table: T) -> Self {
+        Self {
             id,
-            allocator: RegionAllocator::new(config)?,
-            slots: SlotList::new(spec.slots),
+            alignment_bytes,
             table,
             regions: BTreeMap::new(),
             in_use: Use::default(),
-        })
+        }
     }
 
     pub(super) fn id(&self) -> SegmentId {
         self.id
-    }
-
-    pub(super) fn slots(&self) -> &SlotList {
-        &self.slots
-    }
-
-    pub(super) fn capacity_bytes(&self) -> u64 {
-        self.allocator.capacity_bytes()
-    }
-
-    /// A size that no request served by this segment can exceed right now: 0 if it has no slot left.
-    pub(super) fn largest_fit_upper_bound_bytes(&self) -> u64 {
-        if self.slots.has_free() {
-            self.allocator.largest_free_upper_bound_bytes()
-        } else {
-            0
-        }
-    }
-
-    /// Takes bytes and a slot, or nothing if either is lacking. They leak unless [`Self::adopt`] follows.
-    pub(super) fn take(&mut self, len_bytes: u64) -> Option<Taken> {
-        if !self.slots.has_free() {
-            return None;
-        }
-        let region = self.allocator.allocate(len_bytes).ok()?;
-        let slot = self.slots.take().expect("a slot is free");
-        Some(Taken { region, slot })
     }
 
     /// Makes what was taken from this segment a region in use.
@@ -150,46 +105,49 @@ impl<T: SegmentTable> Segment<T> {
         self.table.seal(plan);
     }
 
-    /// Ends this use of a region: an object's descriptor is made to describe nothing, then the bytes are given back, or
-    /// held until the transfers under way are over. Answers the state before.
+    /// Ends this use of a region: an object's descriptor is made to describe nothing, then the bytes are to be given
+    /// back, or held until the transfers under way are over. Answers the state before, and what is to be given back.
     ///
     /// # Panics
     /// If this use of the region is over.
-    pub(super) fn retire(&mut self, id: RegionId) -> State {
+    pub(super) fn retire(&mut self, id: RegionId) -> (State, Option<Taken>) {
         let before = self.enter(id, State::Held);
         let record = &self.regions[&id.offset_bytes];
         if matches!(before, State::Sealed(_)) {
             self.table.invalidate(record.slot);
         }
-        self.free_if_unused(id);
-        before
+        (before, self.take_unused(id))
     }
 
-    /// One transfer in the region is over. True if the bytes were given back with it.
-    pub(super) fn release(&mut self, id: RegionId) -> bool {
+    /// One transfer in the region is over. Answers what is to be given back with it.
+    pub(super) fn release(&mut self, id: RegionId) -> Option<Taken> {
         let record = self.get_mut(id).expect("a region with a transfer under way");
         record.holds = record.holds.checked_sub(1).expect("a transfer under way was counted");
-        self.free_if_unused(id)
+        self.take_unused(id)
     }
 
-    fn free_if_unused(&mut self, id: RegionId) -> bool {
+    fn take_unused(&mut self, id: RegionId) -> Option<Taken> {
         let is_unused = self
             .get(id)
             .is_some_and(|record| record.holds == 0 && matches!(record.state, State::Held));
         if !is_unused {
-            return false;
+            return None;
         }
         let record = self.regions.remove(&id.offset_bytes).expect("it was just found");
         self.count(&record, false);
-        self.slots.give_back(record.slot);
-        self.allocator
-            .free(record.region)
-            .expect("the region came from this allocator");
-        true
+        Some(Taken {
+            region: record.region,
+            slot: record.slot,
+        })
+    }
+
+    /// The bytes that a region of this length occupies.
+    fn occupied_bytes(&self, len_bytes: u64) -> u64 {
+        len_bytes.next_multiple_of(self.alignment_bytes)
     }
 
     fn count(&mut self, record: &Record, is_added: bool) {
-        let occupied_bytes = self.allocator.occupied_bytes(record.len_bytes());
+        let occupied_bytes = self.occupied_bytes(record.len_bytes());
         let in_use = &mut self.in_use;
         let (bytes, regions) = match record.state {
             State::Reserved(_) => (&mut in_use.reserved_bytes, Some(&mut in_use.reservations)),
@@ -203,15 +161,16 @@ impl<T: SegmentTable> Segment<T> {
         }
     }
 
-    /// What the segment's payload bytes are used for.
-    pub(super) fn account(&self) -> SpaceAccount {
+    /// What the segment's payload bytes are used for, those included that are free.
+    pub(super) fn account(&self, free: &SegmentSpace) -> SpaceAccount {
+        let allocator = free.allocator();
         SpaceAccount {
-            capacity_bytes: self.allocator.capacity_bytes(),
-            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: allocator.capacity_bytes(),
+            free_bytes: allocator.free_bytes(),
             sealed_bytes: self.in_use.sealed_bytes,
             reserved_bytes: self.in_use.reserved_bytes,
             held_bytes: self.in_use.held_bytes,
-            largest_free_bytes: self.allocator.largest_free_upper_bound_bytes(),
+            largest_free_bytes: allocator.largest_free_upper_bound_bytes(),
             objects: self.in_use.objects,
             reservations: self.in_use.reservations,
         }
@@ -229,10 +188,10 @@ impl<T: SegmentTable> Segment<T> {
         })
     }
 
-    /// Panics if allocator, slots, regions and account do not agree. O(n).
-    pub(super) fn check_invariants(&self) {
-        self.allocator.check_invariants();
-        let account = self.account();
+    /// Panics if what is free, regions and account do not agree. O(n).
+    pub(super) fn check_invariants(&self, free: &SegmentSpace) {
+        free.check_invariants();
+        let account = self.account(free);
         let used_bytes = account.sealed_bytes + account.reserved_bytes + account.held_bytes;
         assert_eq!(
             account.capacity_bytes,
@@ -241,7 +200,7 @@ impl<T: SegmentTable> Segment<T> {
             self.id
         );
         assert_eq!(
-            self.slots.used() as usize,
+            free.slots().used() as usize,
             self.regions.len(),
             "segment {}: a slot leaks",
             self.id
@@ -256,7 +215,7 @@ impl<T: SegmentTable> Segment<T> {
         let counted = |is_counted: fn(&State) -> bool| {
             let counted = self.regions.values().filter(|record| is_counted(&record.state));
             counted
-                .map(|record| self.allocator.occupied_bytes(record.len_bytes()))
+                .map(|record| self.occupied_bytes(record.len_bytes()))
                 .sum::<u64>()
         };
         assert_eq!(

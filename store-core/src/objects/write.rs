@@ -52,6 +52,6 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(reservation) = record.reservation_mut() {
             reservation.pieces.end(&range);
         }
-        self.segment_of(region).release(region);
+        self.release(region);
     }
 }

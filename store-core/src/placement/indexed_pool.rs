@@ -64,6 +64,15 @@ impl<E: FitEntry> IndexedPool<E> {
         pool
     }
 
+    /// Adds an entry after the last one.
+    pub fn push(&mut self, entry: E) -> EntryIndex {
+        self.free_bytes += entry.space().free_bytes;
+        self.entries.push(entry);
+        let number = self.index.push();
+        self.note(number);
+        number
+    }
+
     /// The entries in their order.
     #[must_use]
     pub fn as_slice(&self) -> &[E] {
@@ -83,6 +92,20 @@ impl<E: FitEntry> IndexedPool<E> {
     #[must_use]
     pub fn index(&self) -> &FitIndex {
         &self.index
+    }
+
+    /// Panics if the index does not say of each entry what the entry says. O(n): for tests.
+    pub fn check_invariants(&self) {
+        self.index.check_invariants();
+        for (number, entry) in self.entries.iter().enumerate() {
+            let (hint, bound_bytes) = (
+                self.index.hint(EntryIndex(number)),
+                entry.largest_free_upper_bound_bytes(),
+            );
+            assert_eq!(hint, Some(bound_bytes), "the hint of entry {number} is not up to date");
+        }
+        let free_bytes: u64 = self.entries.iter().map(|entry| entry.space().free_bytes).sum();
+        assert_eq!(self.free_bytes, free_bytes, "the account of free bytes is wrong");
     }
 
     fn note(&mut self, entry: EntryIndex) {

@@ -65,11 +65,11 @@ pub enum Fallback {
     /// A scan of which every position costs one.
     Blind,
     /// A scan in which, after a real failure in a large pool, entries that are known to have no room cost nothing.
-    #[default]
     FitAware,
     /// No sample and no scan: after the preferred entries, the entry that the pool's own order of hints names as the tightest.
     ///
     /// Fails only if no entry fits. It packs: which of many entries is emptiest does not matter where one owner has them all.
+    #[default]
     Indexed,
 }
 

@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::steps::*;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Epoch, Generation, SegmentId};
+use tenon_protocol::ids::{Epoch, Generation, PutId, SegmentId};
 use tenon_protocol::message::PutOutcome;
 use tenon_protocol::name::Namespace;
 use tenon_store_core::objects::*;
@@ -94,11 +94,48 @@ fn a_put_that_does_not_fit_gets_the_reason_in_numbers() {
     );
     assert_eq!(
         (numbers.entries_looked_at, numbers.stop_reason.as_str()),
-        (4, "pool_exhausted")
+        (2, "nothing_fits")
     );
     reserve(&mut holder, at(0), reserve_spec(2, "k", 64)).unwrap();
     reserve(&mut holder, at(0), reserve_spec(3, "k", 64)).unwrap();
     assert_eq!(no_space(&mut holder, 64).stop_reason, "slots");
+}
+
+#[test]
+fn by_default_a_put_fails_only_if_no_segment_of_many_holds_it() {
+    let segments: Vec<_> = (0..300).map(|_| (4096, 4)).collect();
+    let (mut holder, _) = holder(&segments);
+    for round in 0..300_u32 {
+        let spec = ReserveSpec {
+            put_id: PutId::from_bytes(u128::from(round + 1000).to_be_bytes()),
+            ..reserve_spec(1, "k", 2112)
+        };
+        reserve(&mut holder, at(0), spec).unwrap();
+    }
+    // Every segment has 1,984 bytes left; one of them gets its first half back.
+    let freed = PutId::from_bytes(1_137_u128.to_be_bytes());
+    assert_eq!(holder.abort(freed, &name("k"), owner(1).session), Ok(true));
+    reserve(&mut holder, at(0), reserve_spec(2, "k", 4096)).expect("one segment of 300 holds it");
+    let Err(ReserveError::NoSpace(numbers)) = reserve(&mut holder, at(0), reserve_spec(3, "k", 1985)) else {
+        panic!("nothing holds it")
+    };
+    assert_eq!((numbers.largest_free_bytes, numbers.entries_looked_at), (1984, 300));
+    holder.check_invariants();
+}
+
+#[test]
+fn a_segment_without_slots_is_passed_over_though_it_has_the_tightest_room() {
+    let (mut holder, _) = holder(&[(1024, 1), (4096, 2)]);
+    let first = reserve(&mut holder, at(0), reserve_spec(1, "k", 64)).unwrap();
+    let second = reserve(&mut holder, at(0), reserve_spec(2, "k", 64)).unwrap();
+    assert_eq!(
+        (first.region.segment, second.region.segment),
+        (SegmentId(1), SegmentId(2))
+    );
+    assert_eq!(holder.abort(put(1), &name("k"), owner(1).session), Ok(true));
+    let third = reserve(&mut holder, at(0), reserve_spec(3, "k", 64)).unwrap();
+    assert_eq!(third.region.segment, SegmentId(1), "its slot is back");
+    holder.check_invariants();
 }
 
 #[test]

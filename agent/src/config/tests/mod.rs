@@ -167,7 +167,7 @@ fn names_that_stand_for_nothing_are_refused_with_those_that_do() {
     for (section, key, allowed) in [
         ("cluster", "view", "standalone, static"),
         ("placement", "strategy", "free_ratio_first"),
-        ("placement", "fallback", "fit_aware"),
+        ("placement", "fallback", "indexed"),
         ("log", "format", "text, json"),
         ("log", "level", "error, warn, info, debug, trace"),
     ] {
@@ -188,8 +188,14 @@ fn names_that_stand_for_nothing_are_refused_with_those_that_do() {
 
 #[test]
 fn every_listed_name_is_taken() {
-    for strategy in ["random", "free_ratio_first"] {
-        for fallback in ["blind", "fit_aware"] {
+    for strategy in [
+        "random",
+        "free_ratio_first",
+        "fragmentation_aware",
+        "retry_control",
+        "best_fit",
+    ] {
+        for fallback in ["blind", "fit_aware", "indexed"] {
             let text = format!("[placement]\nstrategy = \"{strategy}\"\nfallback = \"{fallback}\"\n");
             assert!(loaded(&text).to_toml().contains(strategy));
         }
