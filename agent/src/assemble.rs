@@ -151,6 +151,7 @@ pub async fn start(
             heartbeat_ms: millis(config.timeouts.heartbeat),
             unreachable_after_ms: millis(config.timeouts.unreachable_after),
         },
+        placement: config.placement,
         holder,
         exports: Arc::clone(&exports),
         metrics,

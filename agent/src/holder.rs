@@ -6,7 +6,7 @@
 
 use crate::clock;
 use crate::guards::{ReadGuard, WriteGuard};
-use crate::metrics::{Metrics, Place};
+use crate::metrics::{AllocationFailure, Metrics, Place};
 use crate::segments::{MountedSegment, SegmentError, SegmentMemory, Segments};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,12 +19,14 @@ use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes};
 use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
 use tenon_protocol::name::{Namespace, ObjectName};
+use tenon_protocol::placement::DryRunPlace;
 use tenon_store_core::objects::{
-    CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MountError, Proposed, ReadHold, RegionId,
-    Reported, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported, Unverified, Verified,
-    WriteHold,
+    CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed, ReadHold,
+    RegionId, Reported, ReserveError, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported,
+    Unverified, Verified, WouldPlace, WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
+use tenon_store_core::placement::nodes::NodeHint;
 use tenon_transport::{Export, Exports, RemoteKey, Rights, Scope, Slice};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -163,6 +165,30 @@ impl HolderDriver {
         self.core.lock().placement_counters().clone()
     }
 
+    /// What others are told of the room here.
+    pub(crate) fn hint(&self) -> NodeHint {
+        self.core.lock().hint()
+    }
+
+    /// Where objects of these lengths would be placed now.
+    pub(crate) fn dry_run(&self, lens_bytes: &[u64]) -> Vec<KeyResult<DryRunPlace>> {
+        let places = self.core.lock().dry_run(&mut rand::rng(), lens_bytes);
+        let told = |place: WouldPlace| DryRunPlace {
+            node: self.node,
+            segment: place.segment,
+            offset_bytes: place.offset_bytes,
+            segments_asked: place.segments_asked,
+        };
+        places.into_iter().map(|place| Ok(place.map(told)?)).collect()
+    }
+
+    /// A part of what a segment is used for; `None` if it is not mounted.
+    pub(crate) fn map(&self, segment: SegmentId, from_bytes: u64, limit: u32) -> Option<MapPage> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let core = self.core.lock();
+        core.map(segment, from_bytes, limit, clock::now(), clock::unix_ms())
+    }
+
     /// Sets a region aside and grants its owner's session to write there.
     pub(crate) fn reserve(&self, owner: Owner, key: ReserveKey) -> KeyResult<ReservedRegion> {
         let ReserveKey {
@@ -179,7 +205,8 @@ impl HolderDriver {
             owner,
             ttl_ms,
         };
-        let reserved = self.core.lock().reserve(clock::now(), &mut rand::rng(), spec)?;
+        let reserved = self.core.lock().reserve(clock::now(), &mut rand::rng(), spec);
+        let reserved = reserved.inspect_err(|error| self.count_failure(error))?;
         let region = reserved.region;
         let (key, replaced) = match grants.get(&region) {
             Some(key) if !reserved.needs_grant => (Ok(*key), None),
@@ -206,6 +233,17 @@ impl HolderDriver {
             write_key: write_key.0,
             ttl_ms: reserved.ttl_ms,
         })
+    }
+
+    fn count_failure(&self, error: &ReserveError) {
+        match error {
+            ReserveError::NoSpace(numbers) => {
+                self.metrics
+                    .allocation_failed(AllocationFailure::of_stop_reason(&numbers.stop_reason));
+            }
+            ReserveError::TooLarge { .. } => self.metrics.allocation_failed(AllocationFailure::TooLarge),
+            _ => {}
+        }
     }
 
     fn grant(&self, region: RegionId, len_bytes: u64, owner: Owner) -> KeyResult<RemoteKey> {

@@ -19,6 +19,7 @@ pub mod node;
 mod peers;
 mod publish;
 mod rdma;
+mod rooms;
 pub mod segments;
 pub mod service;
 mod sessions;

@@ -76,6 +76,9 @@ pub const TOKEN_LIFE_MS: u64 = 300_000;
 /// How long the end of a client's session is relayed to another holder. Where it does not arrive, reservations run out
 /// by themselves.
 pub const SESSION_END_RELAY: Duration = Duration::from_secs(5);
+/// How long room that a put does not need is given back to another node. Where that does not arrive, it runs out by
+/// itself.
+pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long homes are told of a proposal that was given up. Where that does not arrive, they ask the holder.
 pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a look-up goes on asking homes that do not know yet: longer than it takes to find a silent member

@@ -1,11 +1,13 @@
 //! One running agent: everything that its fronts and drivers share.
 
+use crate::config::PlacementConfig;
 use crate::embedded;
 use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
 use crate::metrics::Metrics;
 use crate::peers::{Dialler, OnNews, Peers};
 use crate::publish::Publisher;
+use crate::rooms::{Rooms, told};
 use crate::sessions::Sessions;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +18,10 @@ use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, SessionId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
 use tenon_protocol::message::{Reply, Request};
 use tenon_protocol::name::Namespace;
+use tenon_protocol::placement::{FitHint, PlacementPolicy};
 use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{IndexCache, IndexNodes, ProbeTiming, View};
+use tenon_store_core::placement::nodes::NodePolicy;
 use tenon_transport::Exports;
 use tenon_transport::link::{Endpoint, SharedSecret};
 use tokio::runtime::Handle;
@@ -52,6 +56,8 @@ pub struct Node {
     holder: Arc<HolderDriver>,
     homes: HomeDriver,
     publisher: Publisher,
+    rooms: Arc<Rooms>,
+    policy: PlacementPolicy,
     metrics: Arc<Metrics>,
     client: Client,
     draining: AtomicBool,
@@ -71,6 +77,8 @@ pub(crate) struct Parts {
     pub dialler: Dialler,
     /// How members are probed.
     pub timing: ProbeTiming,
+    /// How it places.
+    pub placement: PlacementConfig,
     /// Its objects.
     pub holder: Arc<HolderDriver>,
     /// What its memory is exported by.
@@ -93,6 +101,7 @@ impl Node {
             secret,
             dialler,
             timing,
+            placement,
             holder,
             exports,
             metrics,
@@ -100,6 +109,11 @@ impl Node {
             data,
         } = parts;
         metrics.watch_transports(&transports);
+        let nodes = NodePolicy {
+            affinity: placement.affinity,
+            local_until_percent: placement.local_until_percent,
+        };
+        let rooms = Arc::new(Rooms::new(nodes, identity.node, others.iter().map(|(node, _)| *node)));
         let node = Arc::new_cyclic(|me: &Weak<Self>| {
             let homes = Weak::clone(me);
             let on_news: OnNews = Arc::new(move |event| {
@@ -107,11 +121,18 @@ impl Node {
                     me.tell_homes(event);
                 }
             });
-            let peers = Peers::new(others, &dialler, timing, &on_news);
+            let peers = Peers::new(others, &dialler, timing, &on_news, &rooms);
             let client = embedded::client(me, &identity, &holder, exports, &dialler, (transports, data));
             Self {
                 homes: HomeDriver::new(identity.node, timing.pause_ms()),
                 publisher: Publisher::default(),
+                policy: PlacementPolicy {
+                    affinity: placement.affinity.to_string(),
+                    local_until_percent: placement.local_until_percent,
+                    strategy: placement.strategy.to_string(),
+                    fallback: placement.fallback.to_string(),
+                },
+                rooms,
                 identity,
                 view,
                 index: Mutex::default(),
@@ -165,6 +186,7 @@ impl Node {
     /// From now on no put is placed here; everything else goes on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.rooms.set_usable(self.id(), false);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -231,6 +253,27 @@ impl Node {
         &self.publisher
     }
 
+    pub(crate) fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
+    pub(crate) fn placement_policy(&self) -> &PlacementPolicy {
+        &self.policy
+    }
+
+    /// What this node says of its room.
+    pub(crate) fn fit_hint(&self) -> FitHint {
+        let hint = told(self.holder.hint());
+        if self.is_draining() {
+            return FitHint {
+                free_bytes: 0,
+                largest_free_upper_bound_bytes: 0,
+                ..hint
+            };
+        }
+        hint
+    }
+
     pub(crate) fn homes(&self) -> &HomeDriver {
         &self.homes
     }
@@ -267,6 +310,20 @@ impl Node {
         request: Request,
         deadline: Instant,
     ) -> Result<Reply, ServiceError> {
+        match self.on_behalf_hinted(node, session, request, deadline).await? {
+            (Reply::Failed(error), _) => Err(error),
+            (reply, _) => Ok(reply),
+        }
+    }
+
+    /// The same, with the room of the member after it. A member that answers that the call failed has answered.
+    pub(crate) async fn on_behalf_hinted(
+        &self,
+        node: NodeId,
+        session: Option<SessionId>,
+        request: Request,
+        deadline: Instant,
+    ) -> Result<(Reply, FitHint), ServiceError> {
         let call = MemberRequest::OnBehalf {
             session,
             request: Box::new(request),
@@ -276,10 +333,10 @@ impl Node {
             .call(node, call, deadline, "it was to serve a part of the call")
             .await?
         {
-            MemberReply::OnBehalf(reply) => match *reply {
-                Reply::Failed(error) => Err(error),
-                reply => Ok(reply),
-            },
+            MemberReply::OnBehalf { reply, hint } => {
+                self.rooms.hear(node, &hint);
+                Ok((*reply, hint))
+            }
             _ => Err(ServiceError::new(
                 ErrorCode::Internal,
                 "a member answered another question than it was asked",
@@ -294,6 +351,7 @@ impl Node {
             version: crate::VERSION.to_owned(),
             space: self.holder.space(),
             untold_keys: self.homes.untold_keys(member),
+            hint: self.fit_hint(),
         }
     }
 

@@ -6,6 +6,7 @@
 //! probe succeeds.
 
 use crate::clock;
+use crate::rooms::Rooms;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use parking_lot::Mutex;
@@ -70,6 +71,7 @@ pub(crate) struct Peer {
     /// It has called us while it was not thought to be alive.
     called: Notify,
     on_news: OnNews,
+    rooms: Arc<Rooms>,
 }
 
 impl std::fmt::Debug for Peer {
@@ -216,6 +218,7 @@ impl Peer {
     }
 
     fn hear(&self, heartbeat: Heartbeat, asked_at: Option<Time>) {
+        self.rooms.hear(self.node, &heartbeat.hint);
         (self.on_news)(Event::Heard {
             node: self.node,
             incarnation: heartbeat.incarnation,
@@ -232,6 +235,7 @@ impl Peer {
             .send_if_modified(|known| std::mem::replace(known, state) != state)
         {
             tracing::info!(node = %self.node, ?state, "member changed its state");
+            self.rooms.set_usable(self.node, may_ask(state));
             if state == NodeState::Unreachable {
                 self.hang_up();
             }
@@ -299,7 +303,7 @@ impl Peer {
         }
         let failure = match answer {
             Ok(Reply::Member(MemberReply::Heartbeat(heartbeat))) => {
-                self.alive(heartbeat, asked_at);
+                self.alive(*heartbeat, asked_at);
                 return;
             }
             Ok(_) | Err(LinkError::Deadline { .. }) => {
@@ -348,6 +352,7 @@ impl Peers {
         dialler: &Dialler,
         timing: ProbeTiming,
         on_news: &OnNews,
+        rooms: &Arc<Rooms>,
     ) -> Self {
         let peer = |(node, endpoint)| {
             let peer = Peer {
@@ -364,6 +369,7 @@ impl Peers {
                 probe_now: Notify::new(),
                 called: Notify::new(),
                 on_news: Arc::clone(on_news),
+                rooms: Arc::clone(rooms),
             };
             (node, Arc::new(peer))
         };

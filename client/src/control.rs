@@ -109,6 +109,8 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Attach => "attach",
         Request::Token => "token",
         Request::Member(_) => "member",
+        Request::DryRun(_) => "dry run",
+        Request::SegmentMap(_) => "segment map",
     }
 }
 

@@ -67,18 +67,27 @@ fn objects_of_no_bytes_and_larger_than_any_segment_are_refused() {
 fn an_object_that_fits_no_hole_is_refused_in_numbers() {
     let cluster = Cluster::start(2);
     let http = cluster[0].http();
-    http.put_object("filler", &payload(1, 40 << 20));
+    for node in cluster.nodes() {
+        http.put_object_on(&format!("filler/{}", node.id()), &payload(1, 40 << 20), node.id());
+    }
     let answer = http
         .put(&Http::object_path("too much"), &payload(2, 40 << 20))
         .expect_error(507, "no_space");
     let body = answer.json();
     let numbers = &body["error"]["no_space"];
     assert_eq!(numbers["asked_bytes"], 40 << 20, "{body}");
-    for field in ["free_bytes", "largest_free_bytes"] {
-        let free = numbers[field].as_u64().expect("a number");
-        assert!((23 << 20..=24 << 20).contains(&free), "{field} in {body}");
+    // One hole of 24 MiB on each node.
+    for (field, expected) in [("free_bytes", 48 << 20), ("largest_free_bytes", 24 << 20)] {
+        assert_eq!(numbers[field], expected, "{field} in {body}");
     }
-    assert_eq!(http.delete(&Http::object_path("filler")).status / 100, 2);
+    assert_eq!(
+        (&numbers["entries_looked_at"], &numbers["stop_reason"]),
+        (&2.into(), &"nothing_fits".into())
+    );
+    for node in cluster.nodes() {
+        let filler = Http::object_path(&format!("filler/{}", node.id()));
+        assert_eq!(http.delete(&filler).status / 100, 2);
+    }
     assert_unharmed(&cluster);
 }
 

@@ -8,12 +8,13 @@ use tenon_integration::payload::payload;
 use tenon_integration::raw::{RawClient, new_put_id};
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ServiceError;
-use tenon_protocol::ids::{NodeId, PutId};
+use tenon_protocol::ids::{NodeId, PutId, SegmentId};
 use tenon_protocol::message::{
     AbortItem, AbortRequest, CommitItem, CommitRequest, ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest,
     ListRequest, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
 };
 use tenon_protocol::name::Namespace;
+use tenon_protocol::placement::{DryRunAnswer, DryRunItem, DryRunReply, DryRunRequest, DryRunStep, SegmentMapRequest};
 
 /// A way to the control service. Answers are compared in the form that HTTP gives them.
 enum Front {
@@ -63,6 +64,23 @@ fn items<T: serde::Serialize>(results: Vec<KeyResult<T>>) -> Value {
     results.into_iter().map(item).collect()
 }
 
+fn dry_run(reply: DryRunReply) -> Value {
+    let answer = |answer: &DryRunAnswer| match &answer.refusal {
+        Some(refusal) => json!({ "item": answer.item, "refusal": error(refusal)["error"] }),
+        None => json!({ "item": answer.item, "place": answer.place }),
+    };
+    let step = |step: &DryRunStep| {
+        let answers: Vec<Value> = step.answers.iter().map(answer).collect();
+        json!({ "node": step.node, "because": step.because, "answers": answers })
+    };
+    json!({
+        "policy": reply.policy,
+        "nodes": reply.nodes,
+        "steps": reply.steps.iter().map(step).collect::<Vec<_>>(),
+        "items": items(reply.items),
+    })
+}
+
 /// A reply of the link in the form that HTTP gives it.
 fn as_over_http(reply: Reply) -> Value {
     match reply {
@@ -75,6 +93,8 @@ fn as_over_http(reply: Reply) -> Value {
         Reply::List(reply) => json(&reply),
         Reply::Nodes(reply) => json(&reply),
         Reply::Segments(reply) => json(&reply),
+        Reply::DryRun(reply) => dry_run(*reply),
+        Reply::SegmentMap(reply) => json(&reply),
         Reply::Failed(refused) => error(&refused),
         Reply::Attach(_) | Reply::Token(_) | Reply::Member(_) => panic!("{reply:?} has no place in HTTP"),
     }
@@ -99,6 +119,19 @@ fn over_http(http: &Http, request: &Request) -> Value {
         Request::Nodes => http.get("/v1/nodes"),
         Request::Segments { node: Some(node) } => http.get(&format!("/v1/segments?node={node}")),
         Request::Segments { node: None } => http.get("/v1/segments"),
+        Request::DryRun(request) => http.post("/v1/placement/dry-run", &json(request)),
+        Request::SegmentMap(request) => {
+            let SegmentMapRequest {
+                node,
+                segment,
+                from_bytes,
+                limit,
+            } = request;
+            let node = node.map(|node| format!("&node={node}")).unwrap_or_default();
+            http.get(&format!(
+                "/v1/segments/{segment}/map?from_bytes={from_bytes}&limit={limit}{node}"
+            ))
+        }
         Request::Attach | Request::Token | Request::Relocate(_) | Request::Member(_) => {
             panic!("{request:?} has no place in HTTP")
         }
@@ -171,7 +204,8 @@ fn list(prefix: &str, after: Option<&str>, limit: u32) -> Request {
 }
 
 /// Values that differ from run to run although the answers are the same: counters, and what heartbeats last told.
-const CHANCE: [&str; 7] = [
+const CHANCE: [&str; 8] = [
+    "hint",
     "generation",
     "sealed_unix_ms",
     "offset_bytes",
@@ -287,6 +321,30 @@ impl Script<'_> {
         self.step("segments of all", Request::Segments { node: None }).await;
         self.step("segments of nobody", Request::Segments { node: Some(NOBODY) })
             .await;
+        for (what, node) in [
+            ("dry run", None),
+            ("dry run far", Some(self.far)),
+            ("dry run nowhere", Some(NOBODY)),
+        ] {
+            let items = [1000, 60 << 20, 80 << 20].map(|len_bytes| DryRunItem { len_bytes });
+            let items = items.to_vec();
+            self.step(what, Request::DryRun(DryRunRequest { items, node })).await;
+        }
+        for (what, node, segment, limit) in [
+            ("map", None, 1, 10),
+            ("map far", Some(self.far), 1, 10),
+            ("map of no segment", None, 7, 10),
+            ("map of nobody", Some(NOBODY), 1, 10),
+            ("map without runs", None, 1, 0),
+        ] {
+            let request = SegmentMapRequest {
+                node,
+                segment: SegmentId(segment),
+                from_bytes: 0,
+                limit,
+            };
+            self.step(what, Request::SegmentMap(request)).await;
+        }
     }
 }
 
@@ -340,6 +398,10 @@ async fn both_fronts_answer_one_script_alike() {
     assert_eq!(codes("reserve nothing"), ["invalid_argument"]);
     assert_eq!(codes("locate a miss and a bad key"), ["invalid_name"]);
     assert_eq!(codes("segments of nobody"), ["unknown_node"]);
+    assert_eq!(codes("dry run nowhere"), ["unknown_node"]);
+    assert_eq!(codes("map of no segment"), ["unknown_segment"]);
+    assert_eq!(codes("map of nobody"), ["unknown_node"]);
+    assert_eq!(codes("map without runs"), ["invalid_argument"]);
     assert_accounts(&cluster);
 }
 

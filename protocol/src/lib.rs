@@ -8,6 +8,7 @@
 //! * [`name`] – namespaces, keys and their 128-bit hash.
 //! * [`checksum`] – CRC-64/NVME, per piece and whole.
 //! * [`table`] – the descriptor and key table that lie beside a segment.
+//! * [`placement`] – what nodes say of their room, dry runs, maps of segments.
 //! * [`message`] – what the control service is asked and what it answers.
 //! * [`error`] – the stable error codes.
 //! * [`codec`] – bytes from messages and back.
@@ -22,4 +23,5 @@ pub mod limits;
 pub mod member;
 pub mod message;
 pub mod name;
+pub mod placement;
 pub mod table;

@@ -18,6 +18,10 @@ pub const MESSAGE_LEN_BYTES_MAX: usize = 4 << 20;
 pub const REPLICAS_MAX: u8 = 8;
 /// Most entries in one page of a listing.
 pub const LIST_ENTRIES_MAX: u32 = 1000;
+/// Most objects in one dry run: it says of each which nodes were asked.
+pub const DRY_RUN_ITEMS_MAX: usize = 64;
+/// Most runs in one page of a segment's map (about 100 KiB).
+pub const MAP_RUNS_MAX: u32 = 4096;
 /// Most keys in one page of an announcement or a hand-over.
 pub const PAGE_KEYS_MAX: usize = 512;
 /// Lives of nodes are numbered below this: milliseconds since 1970 until the year 2248.
@@ -35,6 +39,9 @@ pub const ERROR_MESSAGE_LEN_BYTES_MAX: usize = 1024;
 /// Longest time to live that a reservation may ask for, in milliseconds.
 pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
 
+// A page of a map, of at most 32 bytes per run, fits in one message; so does a dry run in which each node refuses each
+// item, with an error of the longest kind for each item of one step and numbers of at most 128 bytes for the others.
+const _: () = assert!(MAP_RUNS_MAX as usize * 32 < MESSAGE_LEN_BYTES_MAX);
 // The largest object's piece checksums (8 bytes each; 10 bytes in the varint encoding) leave room for the rest of a
 // commit.
 const _: () = assert!(OBJECT_LEN_BYTES_MAX / PIECE_BYTES * 10 + 65_536 < MESSAGE_LEN_BYTES_MAX as u64);

@@ -4,6 +4,7 @@ use crate::error::ServiceError;
 use crate::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
 use crate::limits::{EPOCH_MAX, INCARNATION_MAX, OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX, REPLICAS_MAX};
 use crate::message::{Committed, KeyResult, Replica, Reply, Request, SpaceAccount};
+use crate::placement::FitHint;
 use serde::{Deserialize, Serialize};
 
 /// A call between members.
@@ -38,7 +39,12 @@ pub enum MemberRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberReply {
     /// To [`MemberRequest::OnBehalf`].
-    OnBehalf(Box<Reply>),
+    OnBehalf {
+        /// The answer.
+        reply: Box<Reply>,
+        /// The room of the node that answers, after it.
+        hint: FitHint,
+    },
     /// To [`MemberRequest::SessionEnded`].
     SessionEnded,
     /// To [`MemberRequest::Home`].
@@ -50,7 +56,7 @@ pub enum MemberReply {
     /// To [`MemberRequest::HandOver`].
     HandOver(Page),
     /// To [`MemberRequest::Heartbeat`].
-    Heartbeat(Heartbeat),
+    Heartbeat(Box<Heartbeat>),
 }
 
 /// What a node says of itself once per heartbeat.
@@ -64,6 +70,8 @@ pub struct Heartbeat {
     pub space: SpaceAccount,
     /// Keys that the sender, as the other home, decided alone and has not told the receiver of yet.
     pub untold_keys: u64,
+    /// What puts it has room for.
+    pub hint: FitHint,
 }
 
 /// Asks for a page of what the other side has, in the order of key hashes.

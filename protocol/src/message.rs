@@ -8,6 +8,7 @@ use crate::checksum::Checksums;
 use crate::error::ServiceError;
 use crate::ids::{Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
 use crate::member::{MemberReply, MemberRequest};
+use crate::placement::{DryRunReply, DryRunRequest, SegmentMapReply, SegmentMapRequest};
 use serde::{Deserialize, Serialize};
 
 /// The result of one key in a batch.
@@ -45,6 +46,10 @@ pub enum Request {
     Member(MemberRequest),
     /// Where objects lie that were not found where an earlier answer said: the homes look whether they are there.
     Relocate(RelocateRequest),
+    /// Where objects would be placed, step by step.
+    DryRun(DryRunRequest),
+    /// What a segment is used for, run by run.
+    SegmentMap(SegmentMapRequest),
 }
 
 /// The answer to a [`Request`], of the variant of the same name.
@@ -76,6 +81,10 @@ pub enum Reply {
     Member(MemberReply),
     /// The call as a whole failed.
     Failed(ServiceError),
+    /// To [`Request::DryRun`].
+    DryRun(Box<DryRunReply>),
+    /// To [`Request::SegmentMap`].
+    SegmentMap(SegmentMapReply),
 }
 
 /// How to reach a node in one of its lives.

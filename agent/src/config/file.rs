@@ -73,6 +73,8 @@ pub(super) struct SegmentTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PlacementTable {
+    pub(super) affinity: Option<Spanned<String>>,
+    pub(super) local_until_percent: Option<Spanned<u64>>,
     pub(super) strategy: Option<Spanned<String>>,
     pub(super) fallback: Option<Spanned<String>>,
 }

@@ -20,6 +20,8 @@ pub(super) struct Settings {
     pub(super) unix: Sourced<String>,
     pub(super) advertise: Option<Sourced<String>>,
     pub(super) segments: Option<Sourced<Vec<SegmentSettings>>>,
+    pub(super) affinity: Sourced<String>,
+    pub(super) local_until_percent: Sourced<u64>,
     pub(super) strategy: Sourced<String>,
     pub(super) fallback: Sourced<String>,
     pub(super) rdma_policy: Sourced<String>,
@@ -83,6 +85,12 @@ impl Settings {
             ),
             advertise: merge.optional("listen.advertise", &tables.listen.advertise),
             segments: merge.segments(flags),
+            affinity: merge.text("placement.affinity", None, &tables.placement.affinity, "local"),
+            local_until_percent: merge.number(
+                "placement.local_until_percent",
+                &tables.placement.local_until_percent,
+                80,
+            ),
             strategy: merge.text(
                 "placement.strategy",
                 None,

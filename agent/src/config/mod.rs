@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::{ClusterId, NodeId};
+use tenon_store_core::placement::nodes::Affinity;
 use tenon_store_core::placement::{Fallback, Strategy};
 use tenon_transport::HugePages;
 
@@ -145,9 +146,13 @@ pub enum Backing {
     File(PathBuf),
 }
 
-/// How objects are placed within a node.
+/// How objects are placed: on which node, and within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacementConfig {
+    /// Which node is tried first for a put that names none.
+    pub affinity: Affinity,
+    /// How full in percent this node may be and still come first, with [`Affinity::Local`].
+    pub local_until_percent: u8,
     /// Which segments are tried first.
     pub strategy: Strategy,
     /// How the others are searched if those have no room.

@@ -61,6 +61,8 @@ struct Segment {
 
 #[derive(Serialize)]
 struct Placement {
+    affinity: String,
+    local_until_percent: u8,
     strategy: String,
     fallback: String,
 }
@@ -107,6 +109,8 @@ pub(super) fn render(config: &Config) -> String {
         },
         segments: config.segments.iter().map(segment).collect(),
         placement: Placement {
+            affinity: config.placement.affinity.to_string(),
+            local_until_percent: config.placement.local_until_percent,
             strategy: config.placement.strategy.to_string(),
             fallback: config.placement.fallback.to_string(),
         },

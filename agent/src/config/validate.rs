@@ -285,7 +285,10 @@ impl Check<'_> {
     }
 
     fn placement(&mut self) -> PlacementConfig {
+        let local_until_percent = self.number(&self.settings.local_until_percent, 0, 100);
         PlacementConfig {
+            affinity: self.named(&self.settings.affinity),
+            local_until_percent: u8::try_from(local_until_percent).unwrap_or(100),
             strategy: self.named(&self.settings.strategy),
             fallback: self.named(&self.settings.fallback),
         }

@@ -23,14 +23,14 @@ use super::puts::{AbortBody, CommitBody};
 /// The result of one item of a batch: `{"ok": …}` or `{"error": {…}}`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Item<T> {
+pub(super) enum Item<T> {
     Ok(T),
     Error(OwnedError),
 }
 
 /// An error that outlives the answer it came with.
 #[derive(Debug)]
-struct OwnedError(ServiceError);
+pub(super) struct OwnedError(pub(super) ServiceError);
 
 impl Serialize for OwnedError {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -38,7 +38,7 @@ impl Serialize for OwnedError {
     }
 }
 
-fn items<T, U>(results: Vec<KeyResult<T>>, show: impl Fn(T) -> U) -> Vec<Item<U>> {
+pub(super) fn items<T, U>(results: Vec<KeyResult<T>>, show: impl Fn(T) -> U) -> Vec<Item<U>> {
     let item = |result: KeyResult<T>| match result {
         Ok(value) => Item::Ok(show(value)),
         Err(error) => Item::Error(OwnedError(error)),
@@ -88,7 +88,7 @@ impl From<Reservation> for ShownReservation {
 }
 
 /// Reads the body of a call. A call that is refused reads the rest too.
-async fn body_of<T: serde::de::DeserializeOwned + Serialize>(
+pub(super) async fn body_of<T: serde::de::DeserializeOwned + Serialize>(
     front: &Front,
     request: Request,
     limit: TimeLimit,

@@ -19,6 +19,7 @@ mod health;
 pub(crate) mod node;
 mod objects;
 mod path;
+mod placement;
 mod progress;
 mod puts;
 mod range;

@@ -3,13 +3,14 @@
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::ids::PutId;
+use tenon_protocol::ids::{PutId, SegmentId};
 use tenon_protocol::name::{Namespace, ObjectName};
 
 use super::error::ApiError;
 
 const OBJECTS: &str = "/v1/objects/";
 const NAMESPACES: &str = "/v1/namespaces/";
+const SEGMENTS: &str = "/v1/segments/";
 const PUTS: &str = "/v1/puts/";
 
 /// The object that `/v1/objects/{key}` or `/v1/namespaces/{namespace}/objects/{key}` names.
@@ -40,6 +41,16 @@ pub(super) fn put_and_key(uri: &Uri) -> Result<(PutId, String), ApiError> {
         .parse()
         .map_err(|error| ApiError::new(ErrorCode::InvalidArgument, format!("{error}")))?;
     Ok((put_id, decode("key", key)?))
+}
+
+/// The segment of `/v1/segments/{id}/map`.
+pub(super) fn segment(uri: &Uri) -> Result<SegmentId, ApiError> {
+    let id = uri.path().strip_prefix(SEGMENTS).unwrap_or_default();
+    let id = id.split_once('/').map_or(id, |(id, _)| id);
+    id.parse().map(SegmentId).map_err(|_| {
+        let message = format!("{id:?} is no segment's id: a number from 1 on; `tenon segments` lists them");
+        ApiError::new(ErrorCode::InvalidArgument, message)
+    })
 }
 
 /// Whether a path that leads nowhere would name an object if its key were not empty.

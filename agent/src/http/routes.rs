@@ -6,7 +6,7 @@ use axum::handler::Handler;
 use axum::http::{HeaderValue, Method};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
-use super::{Front, calls, guard, health, objects, puts};
+use super::{Front, calls, guard, health, objects, placement, puts};
 
 /// A method of a path and what serves it.
 struct Route {
@@ -45,6 +45,8 @@ fn table() -> Vec<Route> {
         route("GET", "/openapi.json", health::openapi),
         route("GET", "/v1/nodes", calls::nodes),
         route("GET", "/v1/segments", calls::segments),
+        route("GET", "/v1/segments/{id}/map", placement::segment_map),
+        route("POST", "/v1/placement/dry-run", placement::dry_run),
         route("GET", "/v1/objects", calls::list),
         route("GET", "/v1/namespaces/{namespace}/objects", calls::list),
         route("POST", "/v1/reserve", calls::reserve),

@@ -89,6 +89,60 @@ impl PutOutcome {
 }
 
 labels! {
+    /// Why this node set no region aside in its own memory.
+    AllocationFailure {
+        /// It has no segment.
+        NoSegment = "no_segment",
+        /// It has room, and no descriptor for it.
+        Slots = "slots",
+        /// No segment has room.
+        NothingFits = "nothing_fits",
+        /// All segments were searched.
+        PoolExhausted = "pool_exhausted",
+        /// As many segments were searched as may be.
+        PositionBudget = "position_budget",
+        /// As many calls were made as may be while hints were read.
+        ChargeableBudget = "chargeable_budget",
+        /// As many segments were looked at as may be while hints were read.
+        ScanCap = "scan_cap",
+        /// No segment is as large.
+        TooLarge = "too_large",
+        /// Any other reason.
+        Other = "other",
+    }
+}
+
+impl AllocationFailure {
+    /// By what a refusal says.
+    pub fn of_stop_reason(reason: &str) -> Self {
+        let known = Self::ALL.iter().find(|failure| failure.as_str() == reason);
+        known.copied().unwrap_or(Self::Other)
+    }
+}
+
+labels! {
+    /// Where room was found for a put.
+    PlacedOn {
+        /// On this node.
+        Own = "self",
+        /// On another node.
+        Other = "other",
+    }
+}
+
+labels! {
+    /// What a node said of one object, when it was asked for room.
+    RoomAnswer {
+        /// It has set it aside.
+        Given = "given",
+        /// It has not.
+        Refused = "refused",
+        /// It did not answer; counted once per question.
+        Silent = "silent",
+    }
+}
+
+labels! {
     /// Why a peer was not let in.
     RefusedBecause {
         /// Its member list is another one.
@@ -129,6 +183,10 @@ labels! {
         Attach = "attach",
         /// Token.
         Token = "token",
+        /// Dry run of a placement.
+        DryRun = "dry_run",
+        /// Map of a segment.
+        SegmentMap = "segment_map",
         /// Any call between members.
         Member = "member",
     }
@@ -149,6 +207,8 @@ impl From<&Request> for Verb {
             Request::Segments { .. } => Self::Segments,
             Request::Attach => Self::Attach,
             Request::Token => Self::Token,
+            Request::DryRun(_) => Self::DryRun,
+            Request::SegmentMap(_) => Self::SegmentMap,
             Request::Member(_) => Self::Member,
         }
     }

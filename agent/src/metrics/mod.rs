@@ -3,6 +3,7 @@
 
 mod labels;
 mod placement;
+mod room;
 mod scrape;
 #[cfg(test)]
 mod tests;
@@ -12,15 +13,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use tenon_client::Transports;
 use tenon_protocol::error::ErrorCode;
-use tenon_protocol::message::{IndexInfo, NodeInfo, SegmentInfo};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::message::{IndexInfo, KeyResult, NodeInfo, Reservation, SegmentInfo};
 use tenon_store_core::placement::PlacementCounters;
+use tenon_store_core::placement::nodes::Why;
 
-pub use labels::{Place, PutOutcome, ReadOutcome, RefusedBecause, Verb};
+pub use labels::{AllocationFailure, Place, PlacedOn, PutOutcome, ReadOutcome, RefusedBecause, RoomAnswer, Verb};
 
+use room::RoomCounters;
 use scrape::{AtScrape, gauge};
 use transports::OfTransports;
 
@@ -42,6 +47,7 @@ pub struct Metrics {
     puts: IntCounterVec,
     received_bytes: IntCounterVec,
     sent_bytes: IntCounterVec,
+    room: RoomCounters,
     refused_handshakes: IntCounterVec,
     degraded_answers: IntCounter,
     transports: OfTransports,
@@ -83,6 +89,10 @@ impl Maker<'_> {
 
     fn gauge(&self, name: &str, help: &str) -> IntGauge {
         self.add(IntGauge::new(name, help))
+    }
+
+    fn ratios(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+        self.add(GaugeVec::new(Opts::new(name, help), labels))
     }
 
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
@@ -158,6 +168,7 @@ impl Metrics {
                 &["place"],
             ),
             sent_bytes: make.counters("tenon_sent_bytes_total", "Payload bytes sent, by place.", &["place"]),
+            room: RoomCounters::new(&make),
             refused_handshakes: make.counters(
                 "tenon_handshakes_refused_total",
                 "Peers that were not let in, by reason.",
@@ -188,6 +199,7 @@ impl Metrics {
             self.received_bytes.with_label_values(&[place.as_str()]);
             self.sent_bytes.with_label_values(&[place.as_str()]);
         }
+        self.room.show_zeroes();
         for reason in RefusedBecause::ALL {
             self.refused_handshakes.with_label_values(&[reason.as_str()]);
         }
@@ -228,6 +240,21 @@ impl Metrics {
     /// An object was put, or not.
     pub fn put(&self, outcome: PutOutcome) {
         self.puts.with_label_values(&[outcome.as_str()]).inc();
+    }
+
+    /// This node has set no region aside.
+    pub fn allocation_failed(&self, reason: AllocationFailure) {
+        self.room.allocation_failed(reason);
+    }
+
+    /// It was decided by `own`, this node, where an object goes.
+    pub fn placed(&self, own: NodeId, result: &KeyResult<Reservation>) {
+        self.room.placed(own, result);
+    }
+
+    /// A node that was asked for room has answered so about so many objects, or about none.
+    pub fn room_answered(&self, why: Why, answer: RoomAnswer, objects: usize) {
+        self.room.answered(why, answer, objects);
     }
 
     /// Payload bytes have arrived.

@@ -1,7 +1,7 @@
 //! Gauges that are set when somebody asks for them.
 
-use prometheus::{IntCounter, IntGaugeVec};
-use tenon_protocol::message::{IndexInfo, NodeInfo, NodeState, SegmentInfo};
+use prometheus::{GaugeVec, IntCounter, IntGaugeVec};
+use tenon_protocol::message::{IndexInfo, NodeInfo, NodeState, SegmentInfo, SpaceAccount};
 
 use super::Maker;
 
@@ -15,6 +15,7 @@ pub(super) struct AtScrape {
     segment_capacity_bytes: IntGaugeVec,
     segment_bytes: IntGaugeVec,
     segment_largest_free_bytes: IntGaugeVec,
+    segment_fragmentation: GaugeVec,
     segment_objects: IntGaugeVec,
     segment_reservations: IntGaugeVec,
     segment_slots: IntGaugeVec,
@@ -106,6 +107,11 @@ impl AtScrape {
                 "tenon_segment_largest_free_bytes",
                 "Upper bound of the largest free region of a segment.",
             ),
+            segment_fragmentation: make.ratios(
+                "tenon_segment_fragmentation_ratio",
+                "Share of a segment's free bytes that lies outside its largest free region; 0 if none are free.",
+                &["segment"],
+            ),
             segment_objects: of_segment("tenon_segment_objects", "Objects in a segment."),
             segment_reservations: of_segment("tenon_segment_reservations", "Reservations in a segment."),
             segment_slots: of_segment("tenon_segment_slots", "Descriptors in a segment's table."),
@@ -129,6 +135,7 @@ impl AtScrape {
             family.reset();
         }
         self.segment_bytes.reset();
+        self.segment_fragmentation.reset();
         for segment in segments {
             self.set_segment(segment);
         }
@@ -159,6 +166,9 @@ impl AtScrape {
         for (family, value) in self.of_segments().into_iter().zip(values) {
             family.with_label_values(&[&id]).set(gauge(value));
         }
+        self.segment_fragmentation
+            .with_label_values(&[&id])
+            .set(fragmentation(space));
         for (used_for, bytes) in [
             ("free", space.free_bytes),
             ("sealed", space.sealed_bytes),
@@ -168,6 +178,15 @@ impl AtScrape {
             self.segment_bytes.with_label_values(&[&id, used_for]).set(gauge(bytes));
         }
     }
+}
+
+/// 1 − largest/free, by the bound of the largest.
+#[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+fn fragmentation(space: &SpaceAccount) -> f64 {
+    if space.free_bytes == 0 {
+        return 0.0;
+    }
+    space.free_bytes.saturating_sub(space.largest_free_bytes) as f64 / space.free_bytes as f64
 }
 
 pub(super) fn gauge(value: u64) -> i64 {

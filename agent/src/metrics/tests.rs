@@ -4,8 +4,9 @@ use super::*;
 use prometheus::proto::MetricType;
 use std::collections::BTreeSet;
 use std::path::Path;
-use tenon_protocol::ids::{NodeId, SegmentId};
-use tenon_protocol::message::{NodeState, Request, SegmentState, SpaceAccount};
+use tenon_protocol::error::ServiceError;
+use tenon_protocol::ids::SegmentId;
+use tenon_protocol::message::{NodeState, Request, ReservedRegion, SegmentState, SpaceAccount};
 use tenon_store_core::placement::{PlacementFigures, StopReason};
 
 #[track_caller]
@@ -209,6 +210,56 @@ fn the_costs_of_placement_are_shown() {
         "tenon_placement_credits_bucket{le=\"200\"} 3",
     ] {
         assert_shows(&text, line);
+    }
+}
+
+#[test]
+fn room_that_was_found_refused_or_not_there_is_told_apart() {
+    let metrics = Metrics::new();
+    let own = NodeId::from_bytes([1; 16]);
+    let reservation = |holder| {
+        let region = ReservedRegion {
+            holder,
+            segment: SegmentId(1),
+            offset_bytes: 0,
+            write_key: 1,
+            ttl_ms: 1,
+        };
+        Ok(Reservation { replicas: vec![region] })
+    };
+    metrics.placed(own, &reservation(own));
+    metrics.placed(own, &reservation(NodeId::from_bytes([2; 16])));
+    metrics.placed(own, &Err(ServiceError::new(ErrorCode::NoSpace, "full")));
+    metrics.room_answered(Why::Confirmation, RoomAnswer::Refused, 3);
+    metrics.allocation_failed(AllocationFailure::of_stop_reason("slots"));
+    metrics.allocation_failed(AllocationFailure::of_stop_reason("a reason of another version"));
+    let text = metrics.render(&of_segments(vec![segment(1)]));
+    for line in [
+        "tenon_placed_total{on=\"self\"} 1",
+        "tenon_placed_total{on=\"other\"} 1",
+        "tenon_placement_failures_total{code=\"no_space\"} 1",
+        "tenon_room_answers_total{answer=\"refused\",why=\"confirmation\"} 3",
+        "tenon_room_answers_total{answer=\"given\",why=\"local\"} 0",
+        "tenon_allocation_failures_total{reason=\"slots\"} 1",
+        "tenon_allocation_failures_total{reason=\"other\"} 1",
+        "tenon_allocation_failures_total{reason=\"nothing_fits\"} 0",
+        "tenon_segment_fragmentation_ratio{segment=\"1\"} 0.025",
+    ] {
+        assert_shows(&text, line);
+    }
+}
+
+#[test]
+fn every_reason_of_placement_to_stop_has_a_label() {
+    for reason in [
+        StopReason::PoolExhausted,
+        StopReason::PositionBudget,
+        StopReason::ChargeableBudget,
+        StopReason::ScanCap,
+        StopReason::NothingFits,
+    ] {
+        let label = AllocationFailure::of_stop_reason(&reason.to_string());
+        assert_eq!(label.as_str(), reason.to_string());
     }
 }
 

@@ -22,7 +22,10 @@ impl Node {
                     .serve_on_behalf(from, session, *request, deadline)
                     .await
                     .unwrap_or_else(Reply::Failed);
-                MemberReply::OnBehalf(Box::new(reply))
+                MemberReply::OnBehalf {
+                    reply: Box::new(reply),
+                    hint: self.fit_hint(),
+                }
             }
             MemberRequest::SessionEnded { session } => {
                 self.holder().session_ended(Owner {
@@ -50,7 +53,7 @@ impl Node {
             }
             MemberRequest::Heartbeat(heartbeat) => {
                 self.peers().heard(from, heartbeat);
-                MemberReply::Heartbeat(self.heartbeat(from))
+                MemberReply::Heartbeat(Box::new(self.heartbeat(from)))
             }
         })
     }
@@ -82,6 +85,8 @@ impl Node {
                 Reply::Abort(self.abort_own(session.ok_or_else(no_session)?, &request)?)
             }
             Request::List(request) => Reply::List(self.list_own(&request)?),
+            Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run_own(&request)?)),
+            Request::SegmentMap(request) => Reply::SegmentMap(self.own_segment_map(&request)?),
             Request::Segments { .. } => Reply::Segments(SegmentsReply {
                 segments: self.own_segments(),
                 missing: Vec::new(),

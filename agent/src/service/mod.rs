@@ -5,10 +5,13 @@
 //! only they can do, one frame per node for a whole batch.
 
 mod batch;
+mod drive;
+mod dry_run;
 mod list;
 mod lookup;
 mod member;
 mod overview;
+mod place;
 mod put;
 mod remove;
 
@@ -89,6 +92,8 @@ impl Node {
             Request::Segments { node } => Reply::Segments(self.segments(deadline, node).await?),
             Request::Attach => Reply::Attach(self.attach()),
             Request::Token => Reply::Token(self.token(caller)?),
+            Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run(deadline, request).await?)),
+            Request::SegmentMap(request) => Reply::SegmentMap(self.segment_map(deadline, request).await?),
             Request::Member(request) => match caller {
                 Caller::Member { node, incarnation } => {
                     check_life(&request, incarnation)?;

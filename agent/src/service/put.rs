@@ -25,16 +25,17 @@ impl Node {
         request: ReserveRequest,
     ) -> Result<ReserveReply, ServiceError> {
         check_batch(request.items.len())?;
-        let holder = self.placed_on(&request.options)?;
+        check_ttl(&request.options)?;
         let session = self.session_of(caller);
+        let Some(holder) = request.options.node else {
+            return self.reserve_anywhere(session, deadline, request).await;
+        };
+        if !self.view().contains(holder) {
+            return Err(self.unknown_node(holder));
+        }
         let items = if holder == self.id() {
-            self.reserve_own(
-                Owner {
-                    coordinator: self.id(),
-                    session,
-                },
-                &request,
-            )?
+            let coordinator = self.id();
+            self.reserve_own(Owner { coordinator, session }, &request)?
         } else {
             self.sessions().note_holder(session, holder);
             let asked = request.items.len();
@@ -49,26 +50,13 @@ impl Node {
                 asked,
             )
         };
+        for result in &items {
+            self.metrics().placed(self.id(), result);
+        }
         Ok(ReserveReply {
             nodes: self.node_refs(BTreeSet::from([holder])),
             items,
         })
-    }
-
-    /// The node that is to hold a put: the one that the request names, or this one.
-    fn placed_on(&self, options: &PutOptions) -> Result<NodeId, ServiceError> {
-        if options
-            .ttl_ms
-            .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
-        {
-            let message = format!("a reservation's time to live is 1 to {RESERVATION_TTL_MS_MAX} ms");
-            return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
-        }
-        let node = options.node.unwrap_or(self.id());
-        if !self.view().contains(node) {
-            return Err(self.unknown_node(node));
-        }
-        Ok(node)
     }
 
     /// Sets regions aside in this node's own memory.
@@ -77,10 +65,7 @@ impl Node {
         owner: Owner,
         request: &ReserveRequest,
     ) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
-        if self.is_draining() {
-            let message = format!("node {} is draining and takes no puts; name another node", self.id());
-            return Err(ServiceError::new(ErrorCode::Draining, message));
-        }
+        self.check_not_draining()?;
         let mut results = Results::new(request.items.len());
         let named = self.named_keys(
             &request.namespace,
@@ -104,6 +89,14 @@ impl Node {
             );
         }
         Ok(results.finish())
+    }
+
+    pub(super) fn check_not_draining(&self) -> Result<(), ServiceError> {
+        if self.is_draining() {
+            let message = format!("node {} is draining and takes no puts; name another node", self.id());
+            return Err(ServiceError::new(ErrorCode::Draining, message));
+        }
+        Ok(())
     }
 
     pub(super) async fn commit(
@@ -282,7 +275,18 @@ impl Node {
     }
 }
 
-fn check_len(len_bytes: u64) -> Result<(), ServiceError> {
+fn check_ttl(options: &PutOptions) -> Result<(), ServiceError> {
+    if options
+        .ttl_ms
+        .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
+    {
+        let message = format!("a reservation's time to live is 1 to {RESERVATION_TTL_MS_MAX} ms");
+        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+    }
+    Ok(())
+}
+
+pub(super) fn check_len(len_bytes: u64) -> Result<(), ServiceError> {
     if len_bytes == 0 {
         return Err(ServiceError::new(
             ErrorCode::EmptyObject,
@@ -341,7 +345,7 @@ where
     }
 }
 
-fn unexpected(reply: &Reply) -> ServiceError {
+pub(super) fn unexpected(reply: &Reply) -> ServiceError {
     match reply {
         Reply::Failed(error) => error.clone(),
         _ => ServiceError::new(

@@ -62,7 +62,7 @@ pub(super) struct Block {
 }
 
 /// The arena. Indexing a slot that never existed panics.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Blocks {
     blocks: Vec<Block>,
     spare: Slot,

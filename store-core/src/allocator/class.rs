@@ -77,7 +77,7 @@ fn to_index(class: u64) -> usize {
 }
 
 /// The set of classes that have a free block, searched by find-first-set in two levels.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ClassBitmap {
     /// Bit w is set when `words[w]` is not zero.
     summary: u64,

@@ -8,7 +8,7 @@ use crate::limits::{CLASS_MANTISSA_BITS, PEER_CLASS_MANTISSA_BITS};
 /// The free blocks of a segment by size class.
 ///
 /// With [`Classes::Tight`] a class is an ordered tree, with [`Classes::Peer`] a last-in-first-out list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct FreeIndex {
     classes: Classes,
     rule: ClassRule,

@@ -8,7 +8,7 @@ use super::index::FreeIndex;
 ///
 /// The same classes, bitmaps and trees as for free blocks: a change of one size and a search are O(log n), and never a scan. Items of size 0
 /// are in no class.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SizeOrder {
     /// Each item is a block whose offset is its number. Free ones are those in the index.
     items: Blocks,

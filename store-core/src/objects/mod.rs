@@ -34,6 +34,7 @@ mod announce;
 mod commit;
 mod decided;
 mod error;
+mod map;
 mod names;
 mod pieces;
 mod read;
@@ -51,7 +52,8 @@ use self::segment::Segment;
 use self::space::{SegmentSpace, Taken};
 use crate::limits::SEGMENTS_MAX;
 use crate::outcomes::Outcomes;
-use crate::placement::{EntryIndex, IndexedPool, PlacementCounters, Placer, Policy};
+use crate::placement::nodes::NodeHint;
+use crate::placement::{EntryIndex, IndexedPool, PlacementCounters, Placer, Policy, Pool, PoolSummary};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use tenon_protocol::ids::{ClusterId, Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
@@ -61,9 +63,10 @@ use tenon_protocol::table::{Descriptor, KeyRow};
 pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
 pub use self::decided::{Proposed, Reported};
 pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};
+pub use self::map::MapPage;
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;
-pub use self::reserve::{EndReason, Ended, ReserveSpec, Reserved};
+pub use self::reserve::{EndReason, Ended, ReserveSpec, Reserved, WouldPlace};
 pub use self::write::WriteHold;
 
 /// Who reserved, and so whose end ends the reservation: a session is known to its coordinator only.
@@ -147,6 +150,9 @@ pub struct Holder<T> {
     segments: Vec<Segment<T>>,
     /// What is free of each. Whatever changes it goes through here, so its order of hints is always true.
     space: IndexedPool<SegmentSpace>,
+    /// Counts the changes of `space`.
+    space_version: u64,
+    capacity_bytes: u64,
     largest_segment_bytes: u64,
     placer: Placer,
     placement: PlacementCounters,
@@ -172,6 +178,8 @@ impl<T: SegmentTable> Holder<T> {
             generation: Generation::base(config.incarnation),
             segments: Vec::new(),
             space: IndexedPool::new(Vec::new()),
+            space_version: 0,
+            capacity_bytes: 0,
             largest_segment_bytes: 0,
             placer: Placer::new(config.policy),
             placement: PlacementCounters::default(),
@@ -197,7 +205,10 @@ impl<T: SegmentTable> Holder<T> {
         }
         let id = self.next_segment();
         let space = SegmentSpace::new(spec)?;
-        self.largest_segment_bytes = self.largest_segment_bytes.max(space.allocator().capacity_bytes());
+        let capacity_bytes = space.allocator().capacity_bytes();
+        self.capacity_bytes += capacity_bytes;
+        self.largest_segment_bytes = self.largest_segment_bytes.max(capacity_bytes);
+        self.space_version += 1;
         self.space.push(space);
         self.segments.push(Segment::new(id, spec.alignment_bytes, table));
         Ok(id)
@@ -227,6 +238,20 @@ impl<T: SegmentTable> Holder<T> {
             total.reservations += account.reservations;
         }
         total
+    }
+
+    /// What other nodes are told of the room here. O(1).
+    pub fn hint(&self) -> NodeHint {
+        let PoolSummary {
+            free_bytes,
+            largest_free_upper_bound_bytes,
+        } = self.space.summary();
+        NodeHint {
+            version: (self.config.incarnation.0, self.space_version),
+            capacity_bytes: self.capacity_bytes,
+            free_bytes,
+            largest_free_upper_bound_bytes: largest_free_upper_bound_bytes.unwrap_or(u64::MAX),
+        }
     }
 
     /// What placement did so far, for metrics.
@@ -288,6 +313,7 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(taken) = unused {
             let index = segment_index(segment).expect("ids begin at 1");
             self.space.change(EntryIndex(index), |space| space.give_back(taken));
+            self.space_version += 1;
         }
     }
 

@@ -61,6 +61,7 @@ pub(super) struct Reservation {
     pub(super) key_hash: KeyHash,
     pub(super) owner: Owner,
     pub(super) ttl_ms: u32,
+    pub(super) reserved_at: Time,
     /// When it ends unless more bytes arrive.
     pub(super) expires_at: Time,
     /// The time under which it stands in the queue of expiries: at most `expires_at`.

@@ -4,12 +4,12 @@ use super::pieces::ArrivedPieces;
 use super::region::{Reservation, State};
 use super::space::{SegmentSpace, Taken};
 use super::{CommitInProgress, Holder, Owner, RegionId, ReserveError, SegmentTable};
-use crate::placement::{self, PlaceError, Request, StopReason};
+use crate::placement::{self, EntryIndex, PlaceError, PlacementFigures, Request, StopReason};
 use crate::time::Time;
 use rand::Rng;
 use std::sync::Arc;
 use tenon_protocol::error::NoSpace;
-use tenon_protocol::ids::{KeyHash, PutId, SessionId, Slot};
+use tenon_protocol::ids::{KeyHash, PutId, SegmentId, SessionId, Slot};
 use tenon_protocol::limits::RESERVATION_TTL_MS_MAX;
 use tenon_protocol::name::ObjectName;
 
@@ -41,6 +41,17 @@ pub struct Reserved {
     pub ttl_ms: u32,
     /// The right to write must be made for the owner: the reservation is new, or was made by another session before.
     pub needs_grant: bool,
+}
+
+/// Where an object would be placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WouldPlace {
+    /// In which segment.
+    pub segment: SegmentId,
+    /// Where in the segment.
+    pub offset_bytes: u64,
+    /// Calls to segments that it took to find it.
+    pub segments_asked: u32,
 }
 
 /// A reservation that is over: the right to write to its region must be revoked.
@@ -99,6 +110,7 @@ impl<T: SegmentTable> Holder<T> {
             key_hash,
             owner: spec.owner,
             ttl_ms,
+            reserved_at: now,
             expires_at,
             queued_at: expires_at,
             pieces: ArrivedPieces::new(spec.len_bytes),
@@ -145,30 +157,76 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     fn place<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Result<(usize, Taken), ReserveError> {
+        let (figures, found) = self.find_room(rng, len_bytes);
+        self.placement.record(&figures);
+        self.space_version += u64::from(found.is_ok());
+        found
+    }
+
+    /// Where objects of these lengths would be placed now, each beside those before it. Nothing is set aside.
+    pub fn dry_run<R: Rng + ?Sized>(
+        &mut self,
+        rng: &mut R,
+        lens_bytes: &[u64],
+    ) -> Vec<Result<WouldPlace, ReserveError>> {
+        let mut taken = Vec::new();
+        let mut would_place = |holder: &mut Self, len_bytes| {
+            let (figures, found) = holder.find_room(rng, len_bytes);
+            let (index, found) = found?;
+            let place = WouldPlace {
+                segment: holder.segments[index].id(),
+                offset_bytes: found.region.offset_bytes(),
+                segments_asked: figures.calls(),
+            };
+            taken.push((index, found));
+            Ok(place)
+        };
+        let places = lens_bytes
+            .iter()
+            .map(|&len_bytes| would_place(self, len_bytes))
+            .collect();
+        for (index, taken) in taken {
+            self.space.change(EntryIndex(index), |space| space.give_back(taken));
+        }
+        places
+    }
+
+    /// Takes room from a segment; it leaks unless it is given back or becomes a region in use.
+    fn find_room<R: Rng + ?Sized>(
+        &mut self,
+        rng: &mut R,
+        len_bytes: u64,
+    ) -> (PlacementFigures, Result<(usize, Taken), ReserveError>) {
+        if let Err(error) = self.check_len(len_bytes) {
+            return (PlacementFigures::default(), Err(error));
+        }
+        let mut placed = Vec::with_capacity(1);
+        let request = Request::new(len_bytes);
+        match self.placer.place(&mut self.space, &request, rng, &mut placed) {
+            Ok(figures) => {
+                let placed = placed.pop().expect("a placement that succeeds has placed");
+                (figures, Ok((placed.entry.0, placed.region)))
+            }
+            Err(PlaceError::NoSpace(error)) => {
+                let numbers = self.no_space(len_bytes, &error);
+                (error.figures, Err(ReserveError::NoSpace(numbers)))
+            }
+            Err(error) => unreachable!("a request for one region of {len_bytes} bytes: {error}"),
+        }
+    }
+
+    fn check_len(&self, len_bytes: u64) -> Result<(), ReserveError> {
+        let largest_segment_bytes = self.largest_segment_bytes;
         if len_bytes == 0 {
             return Err(ReserveError::EmptyObject);
         }
-        let largest_segment_bytes = self.largest_segment_bytes;
         if len_bytes > largest_segment_bytes && !self.segments.is_empty() {
             return Err(ReserveError::TooLarge {
                 len_bytes,
                 largest_segment_bytes,
             });
         }
-        let mut placed = Vec::with_capacity(1);
-        let pool = &mut self.space;
-        match self.placer.place(pool, &Request::new(len_bytes), rng, &mut placed) {
-            Ok(figures) => {
-                self.placement.record(&figures);
-                let placed = placed.pop().expect("a placement that succeeds has placed");
-                Ok((placed.entry.0, placed.region))
-            }
-            Err(PlaceError::NoSpace(error)) => {
-                self.placement.record(&error.figures);
-                Err(ReserveError::NoSpace(self.no_space(len_bytes, &error)))
-            }
-            Err(error) => unreachable!("a request for one region of {len_bytes} bytes: {error}"),
-        }
+        Ok(())
     }
 
     fn no_space(&self, asked_bytes: u64, error: &placement::NoSpace) -> NoSpace {

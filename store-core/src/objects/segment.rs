@@ -142,7 +142,7 @@ impl<T: SegmentTable> Segment<T> {
     }
 
     /// The bytes that a region of this length occupies.
-    fn occupied_bytes(&self, len_bytes: u64) -> u64 {
+    pub(super) fn occupied_bytes(&self, len_bytes: u64) -> u64 {
         len_bytes.next_multiple_of(self.alignment_bytes)
     }
 
@@ -176,9 +176,27 @@ impl<T: SegmentTable> Segment<T> {
         }
     }
 
+    /// Where the region or free run begins that has the byte at `offset_bytes`.
+    pub(super) fn run_start(&self, offset_bytes: u64) -> u64 {
+        let last = self.regions.range(..=offset_bytes).next_back();
+        last.map_or(0, |(&start_bytes, record)| {
+            let end_bytes = start_bytes + self.occupied_bytes(record.len_bytes());
+            if end_bytes > offset_bytes {
+                start_bytes
+            } else {
+                end_bytes
+            }
+        })
+    }
+
     /// All regions in use, by offset.
     pub(super) fn regions(&self) -> impl Iterator<Item = (RegionId, &Record)> {
-        self.regions.iter().map(|(&offset_bytes, record)| {
+        self.regions_from(0)
+    }
+
+    /// Those that begin at `offset_bytes` or after.
+    pub(super) fn regions_from(&self, offset_bytes: u64) -> impl Iterator<Item = (RegionId, &Record)> {
+        self.regions.range(offset_bytes..).map(|(&offset_bytes, record)| {
             let id = RegionId {
                 segment: self.id,
                 offset_bytes,

@@ -12,7 +12,7 @@ use crate::allocator::SizeOrder;
 /// by construction. Memory: 48 B per entry and 15 KiB per index.
 ///
 /// [`IndexedPool`]: super::IndexedPool
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FitIndex {
     hints: SizeOrder,
 }

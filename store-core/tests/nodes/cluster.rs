@@ -89,7 +89,7 @@ impl Cluster {
         let mut is_finished = false;
         while let Some(action) = (!pending.is_empty()).then(|| pending.remove(0)) {
             match action {
-                Action::Reserve { node, items: asked } => {
+                Action::Reserve { node, items: asked, .. } => {
                     self.asked.push((node.0, asked.clone()));
                     let event = self.answer(node, &asked, items);
                     pending.extend(plan.on(event, &mut self.table, &mut self.rng));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use tenon_store_core::placement::nodes::{
-    Action, Event, ItemOutcome, NodeIndex, NodePlan, PlanError, PlanItem, PlanStop,
+    Action, Event, ItemOutcome, NodeIndex, NodePlan, PlanError, PlanItem, PlanStop, Why,
 };
 
 use crate::cluster::{Cluster, SPREAD};
@@ -45,6 +45,7 @@ fn before_there_is_no_space_all_passed_over_nodes_are_asked_at_once() {
     let ask = |node| Action::Reserve {
         node: NodeIndex(node),
         items: vec![0],
+        why: Why::Confirmation,
     };
     assert_eq!(actions, [0, 1, 2, 3].map(ask));
     assert_eq!(cluster.put_one(500), Some(2));
@@ -98,7 +99,11 @@ fn after_the_deadline_everything_under_way_is_released() {
     let node = NodeIndex(0);
     assert_eq!(
         plan.start(&mut cluster.table, &mut rng),
-        [Action::Reserve { node, items: vec![0] }]
+        [Action::Reserve {
+            node,
+            items: vec![0],
+            why: Why::Drawn
+        }]
     );
     let release = Action::Release { node, item: 0 };
     let actions = plan.on(Event::Deadline, &mut cluster.table, &mut rng);

@@ -4,6 +4,7 @@
 mod behaviour;
 mod commits;
 mod fixture;
+mod map;
 mod model;
 mod operation;
 mod operations;

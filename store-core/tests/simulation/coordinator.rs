@@ -93,7 +93,7 @@ impl Sim {
             }
             MemberRequest::Heartbeat(heartbeat) => {
                 self.heard(me, from, &heartbeat);
-                MemberReply::Heartbeat(self.heartbeat(me, from))
+                MemberReply::Heartbeat(Box::new(self.heartbeat(me, from)))
             }
             other => unreachable!("{other:?} is not used here"),
         }

@@ -8,6 +8,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
 use tenon_protocol::message::NodeState;
+use tenon_protocol::placement::FitHint;
 use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{Life, ProbeFailure};
 use tenon_store_core::time::Time;
@@ -209,6 +210,13 @@ impl Sim {
             version: String::new(),
             space: world.process(me).holder.account(),
             untold_keys: world.process(me).directory.untold_keys(member),
+            hint: FitHint {
+                incarnation: Incarnation(world.nodes[me].life),
+                version: 0,
+                capacity_bytes: 0,
+                free_bytes: 0,
+                largest_free_upper_bound_bytes: 0,
+            },
         })
     }
 

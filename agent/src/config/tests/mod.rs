@@ -168,6 +168,7 @@ fn names_that_stand_for_nothing_are_refused_with_those_that_do() {
         ("cluster", "view", "standalone, static"),
         ("placement", "strategy", "free_ratio_first"),
         ("placement", "fallback", "indexed"),
+        ("placement", "affinity", "local, spread"),
         ("log", "format", "text, json"),
         ("log", "level", "error, warn, info, debug, trace"),
     ] {

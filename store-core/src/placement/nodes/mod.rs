@@ -11,4 +11,4 @@ mod table;
 mod weights;
 
 pub use self::plan::{Action, Event, ItemOutcome, NodePlan, NodesNoSpace, PlanError, PlanItem, PlanStop};
-pub use self::table::{Affinity, NodeHint, NodeIndex, NodePolicy, NodeTable, PolicyError};
+pub use self::table::{Affinity, NodeHint, NodeIndex, NodePolicy, NodeTable, PolicyError, Why};

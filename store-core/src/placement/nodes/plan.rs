@@ -3,7 +3,7 @@
 use rand::Rng;
 use thiserror::Error;
 
-use super::table::{NodeHint, NodeIndex, NodeTable};
+use super::table::{NodeHint, NodeIndex, NodeTable, Why};
 use crate::placement::Fit;
 
 /// One object of a batch.
@@ -62,6 +62,8 @@ pub enum Action {
         node: NodeIndex,
         /// Positions in the batch.
         items: Vec<usize>,
+        /// Why it.
+        why: Why,
     },
     /// Give up the room that a node has, or may have, set aside for an item.
     Release {
@@ -307,7 +309,7 @@ impl NodePlan {
     ) -> Vec<usize> {
         let first = &self.items[open[0]];
         let may_use = |node: NodeIndex| !first.tried.contains(&node);
-        let Some(node) = table.choose(first.item.len_bytes, &may_use, rng) else {
+        let Some((node, why)) = table.choose(first.item.len_bytes, &may_use, rng) else {
             return open[1..].to_vec();
         };
         let (mut asked, mut left) = (Vec::new(), Vec::new());
@@ -325,7 +327,11 @@ impl NodePlan {
                 left.push(item);
             }
         }
-        actions.push(Action::Reserve { node, items: asked });
+        actions.push(Action::Reserve {
+            node,
+            items: asked,
+            why,
+        });
         left
     }
 
@@ -348,6 +354,7 @@ impl NodePlan {
             }
         }
         let asked = nodes.into_iter().zip(questions).filter(|(_, items)| !items.is_empty());
-        actions.extend(asked.map(|(node, items)| Action::Reserve { node, items }));
+        let why = Why::Confirmation;
+        actions.extend(asked.map(|(node, items)| Action::Reserve { node, items, why }));
     }
 }

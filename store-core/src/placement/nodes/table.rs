@@ -28,6 +28,36 @@ pub struct NodeHint {
     pub largest_free_upper_bound_bytes: u64,
 }
 
+/// Why a node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// It is the node that decides, and not as full yet as it may be.
+    Local,
+    /// It was drawn by its capacity, or is the emptier of two that were.
+    Drawn,
+    /// Of those that may have room its largest free region is the smallest.
+    Tightest,
+    /// It was known to have no room, and all others have none.
+    Confirmation,
+}
+
+impl Why {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Drawn, Self::Tightest, Self::Confirmation];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Drawn => "drawn",
+            Self::Tightest => "tightest",
+            Self::Confirmation => "confirmation",
+        }
+    }
+}
+
 /// Which node is tried first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -93,7 +123,7 @@ pub enum PolicyError {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     hint: Option<NodeHint>,
     is_usable: bool,
@@ -102,7 +132,7 @@ struct Node {
 }
 
 /// The nodes that a decision may choose from, by what they last said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NodeTable {
     policy: NodePolicy,
     local: Option<NodeIndex>,
@@ -223,7 +253,7 @@ impl NodeTable {
         len_bytes: u64,
         may_use: &dyn Fn(NodeIndex) -> bool,
         rng: &mut R,
-    ) -> Option<NodeIndex> {
+    ) -> Option<(NodeIndex, Why)> {
         let is_candidate =
             |node: NodeIndex| self.is_usable(node) && self.fit(node, len_bytes) != Fit::NoFit && may_use(node);
         if let Some(local) = self.local
@@ -231,16 +261,16 @@ impl NodeTable {
             && is_candidate(local)
             && self.is_local_open(local)
         {
-            return Some(local);
+            return Some((local, Why::Local));
         }
         match self.drawn(len_bytes, &is_candidate, rng) {
-            Some(node) if !self.takes_most_of(node, len_bytes) => Some(node),
+            Some(node) if !self.takes_most_of(node, len_bytes) => Some((node, Why::Drawn)),
             // Candidates are rare, or the largest region of this one would be gone: the order of bounds knows whose is the tightest.
             _ => {
                 let may_use = |entry: EntryIndex| is_candidate(NodeIndex(entry.0));
                 self.bounds
                     .tightest(len_bytes, &may_use)
-                    .map(|entry| NodeIndex(entry.0))
+                    .map(|entry| (NodeIndex(entry.0), Why::Tightest))
             }
         }
     }
@@ -296,7 +326,9 @@ impl NodeTable {
         *asked_bytes = asked_bytes.checked_sub(len_bytes).expect("a question that was asked");
     }
 
-    fn is_usable(&self, node: NodeIndex) -> bool {
+    /// Whether a node may be chosen.
+    #[must_use]
+    pub fn is_usable(&self, node: NodeIndex) -> bool {
         self.nodes[node.0].is_usable
     }
 

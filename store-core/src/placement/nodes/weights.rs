@@ -3,7 +3,7 @@
 use rand::{Rng, RngExt};
 
 /// Weights 0, 1, 2 … as a tree of partial sums: a change and a draw are O(log n).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Weights {
     /// Node i holds the sum of the weights of the positions that its lowest set bit spans, counted from 1.
     sums: Vec<u64>,

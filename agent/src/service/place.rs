@@ -1,0 +1,204 @@
+//! Where puts go: one decision for a batch, by what is known of the room of each node.
+
+use super::batch::Results;
+use super::drive::{Answer, Driving, Fate, Question, drive};
+use super::put::{check_len, unexpected};
+use crate::holder::Owner;
+use crate::limits::RELEASE_TIMEOUT;
+use crate::metrics::RoomAnswer;
+use crate::node::Node;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::message::{
+    AbortItem, AbortRequest, KeyResult, Reply, Request, Reservation, ReserveReply, ReserveRequest,
+};
+use tenon_protocol::name::{Namespace, ObjectName};
+use tenon_store_core::placement::nodes::{NodePlan, PlanItem};
+use tokio::time::Instant;
+
+impl Node {
+    /// Sets regions aside wherever there is room.
+    pub(super) async fn reserve_anywhere(
+        self: &Arc<Self>,
+        session: SessionId,
+        deadline: Instant,
+        request: ReserveRequest,
+    ) -> Result<ReserveReply, ServiceError> {
+        if self.view().members().len() == 1 {
+            return self.place_batch(session, deadline, request).await;
+        }
+        // A task of its own: a caller that goes away leaves no question open of which the plan does not hear.
+        let node = Arc::clone(self);
+        let task = tokio::spawn(async move { node.place_batch(session, deadline, request).await });
+        task.await
+            .map_err(|error| ServiceError::new(ErrorCode::Internal, format!("the placing task failed: {error}")))?
+    }
+
+    async fn place_batch(
+        self: &Arc<Self>,
+        session: SessionId,
+        deadline: Instant,
+        request: ReserveRequest,
+    ) -> Result<ReserveReply, ServiceError> {
+        let mut results = Results::new(request.items.len());
+        let places = valid_items(&request, &mut results)?;
+        if places.is_empty() {
+            let (nodes, items) = (Vec::new(), results.finish());
+            return Ok(ReserveReply { nodes, items });
+        }
+        let item = |&place: &usize| PlanItem {
+            len_bytes: request.items[place].len_bytes,
+            replicas: 1,
+        };
+        let items: Vec<PlanItem> = places.iter().map(item).collect();
+        let plan = NodePlan::new(&items).map_err(invalid)?;
+        self.note_own_room();
+        let mut reserving = Reserving {
+            node: Arc::clone(self),
+            session,
+            deadline,
+            request,
+            places,
+        };
+        let fates = drive(self.rooms(), plan, deadline, &mut reserving).await;
+        let mut holders = BTreeSet::new();
+        for (&place, fate) in reserving.places.iter().zip(fates) {
+            let result = match fate {
+                Fate::Answered(result) => result,
+                Fate::Refused(refusals) => Err(refusals.into_error()),
+            };
+            self.metrics().placed(self.id(), &result);
+            if let Ok(reservation) = &result {
+                holders.extend(reservation.replicas.iter().map(|region| region.holder));
+            }
+            results.set(place, result);
+        }
+        Ok(ReserveReply {
+            nodes: self.node_refs(holders),
+            items: results.finish(),
+        })
+    }
+
+    /// This node itself is known as it is at the moment.
+    pub(super) fn note_own_room(&self) {
+        self.rooms().hear(self.id(), &self.fit_hint());
+    }
+}
+
+/// The items that can be reserved at all; the others get their results.
+fn valid_items(request: &ReserveRequest, results: &mut Results<Reservation>) -> Result<Vec<usize>, ServiceError> {
+    let namespace = Namespace::new(&request.namespace)?;
+    let mut places = Vec::with_capacity(request.items.len());
+    for (place, item) in request.items.iter().enumerate() {
+        let checked = ObjectName::new(&namespace, &item.key).map_err(ServiceError::from);
+        match checked.and_then(|_| check_len(item.len_bytes)) {
+            Ok(()) => places.push(place),
+            Err(error) => results.set(place, Err(error)),
+        }
+    }
+    Ok(places)
+}
+
+pub(super) fn invalid(error: impl std::fmt::Display) -> ServiceError {
+    ServiceError::new(ErrorCode::InvalidArgument, error.to_string())
+}
+
+/// A batch that is being reserved.
+struct Reserving {
+    node: Arc<Node>,
+    session: SessionId,
+    deadline: Instant,
+    request: ReserveRequest,
+    /// Where each item of the plan stands in the request.
+    places: Vec<usize>,
+}
+
+impl Reserving {
+    fn own_answer(&self, request: &ReserveRequest) -> Answer<Reservation> {
+        let owner = Owner {
+            coordinator: self.node.id(),
+            session: self.session,
+        };
+        let items = self.node.reserve_own(owner, request);
+        Answer {
+            hint: Some(self.node.fit_hint()),
+            items,
+        }
+    }
+}
+
+impl Driving for Reserving {
+    type Given = Reservation;
+
+    fn ask(&mut self, question: Question) -> BoxFuture<'static, Answer<Reservation>> {
+        let item = |&item: &usize| self.request.items[self.places[item]].clone();
+        let request = ReserveRequest {
+            namespace: self.request.namespace.clone(),
+            put_id: self.request.put_id,
+            items: question.items.iter().map(item).collect(),
+            options: self.request.options.clone(),
+        };
+        if question.node == self.node.id() {
+            let answer = self.own_answer(&request);
+            return Box::pin(std::future::ready(answer));
+        }
+        let (node, session, deadline) = (Arc::clone(&self.node), self.session, self.deadline);
+        node.sessions().note_holder(session, question.node);
+        Box::pin(async move {
+            let asked = node
+                .on_behalf_hinted(question.node, Some(session), Request::Reserve(request), deadline)
+                .await;
+            match asked {
+                Ok((Reply::Reserve(reply), hint)) => Answer {
+                    hint: Some(hint),
+                    items: Ok(reply.items),
+                },
+                Ok((other, hint)) => Answer {
+                    hint: Some(hint),
+                    items: Err(unexpected(&other)),
+                },
+                Err(error) => Answer {
+                    hint: None,
+                    items: Err(error),
+                },
+            }
+        })
+    }
+
+    fn release(&mut self, node: NodeId, item: usize) {
+        let request = AbortRequest {
+            namespace: self.request.namespace.clone(),
+            put_id: self.request.put_id,
+            items: vec![AbortItem {
+                key: self.request.items[self.places[item]].key.clone(),
+                holders: vec![node],
+            }],
+        };
+        let (me, session) = (Arc::clone(&self.node), self.session);
+        if node == me.id() {
+            // What it has not it cannot give back.
+            let _ = me.abort_own(session, &request);
+            return;
+        }
+        tokio::spawn(async move {
+            let deadline = Instant::now() + RELEASE_TIMEOUT;
+            let released = me
+                .on_behalf(node, Some(session), Request::Abort(request), deadline)
+                .await;
+            if let Err(error) = released {
+                tracing::debug!(holder = %node, %error, "room that is not needed was not given back; it runs out");
+            }
+        });
+    }
+
+    fn answered(&mut self, question: &Question, results: &[KeyResult<Reservation>]) {
+        let (metrics, why) = (self.node.metrics(), question.why);
+        let given = results.iter().filter(|result| result.is_ok()).count();
+        metrics.room_answered(why, RoomAnswer::Given, given);
+        metrics.room_answered(why, RoomAnswer::Refused, results.len() - given);
+        metrics.room_answered(why, RoomAnswer::Silent, usize::from(results.is_empty()));
+    }
+}
