@@ -2,10 +2,11 @@
 
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
-use tenon_store_core::allocator::{PackedSegments, Region, SegmentIndex};
+use tenon_store_core::allocator::{PackedSegments, RegionAllocator, SegmentIndex};
 use tenon_store_core::placement::nodes::{
     Action, Affinity, Event, ItemOutcome, NodeHint, NodeIndex, NodePlan, NodePolicy, NodeTable, PlanItem,
 };
+use tenon_store_core::placement::{EntryIndex, IndexedPool, Pool as _};
 
 use super::subject::{self, Object, Subject, Way};
 
@@ -30,11 +31,16 @@ pub(super) struct Held {
 }
 
 impl Cluster {
-    /// Empty nodes. [`Way::Packed`] chooses nodes by their hints; the other ways see all segments at once.
+    /// Empty nodes. [`Way::Packed`] and [`Way::Indexed`] choose nodes by their hints; the other ways see all segments at
+    /// once.
     #[must_use]
     pub(super) fn new(way: Way, nodes: usize, segments_per_node: usize, segment_bytes: u64, seed: u64) -> Self {
         match way {
-            Way::Packed => Self::Nodes(Box::new(Nodes::new(nodes, segments_per_node, segment_bytes, seed))),
+            Way::Packed | Way::Indexed => {
+                let new_node = || Space::new(way, &vec![segment_bytes; segments_per_node]);
+                let spaces = (0..nodes).map(|_| new_node()).collect();
+                Self::Nodes(Box::new(Nodes::new(spaces, seed)))
+            }
             way => Self::Flat {
                 subject: subject::new(way, &vec![segment_bytes; nodes * segments_per_node], seed),
                 segments_per_node,
@@ -75,30 +81,84 @@ impl Cluster {
     }
 }
 
-/// Nodes that pack, behind a table of hints.
+/// The segments of one node.
+enum Space {
+    /// Under one index of regions.
+    Packed(PackedSegments),
+    /// Each with an allocator of its own, in the order of their hints.
+    Indexed {
+        pool: IndexedPool<RegionAllocator>,
+        capacity_bytes: u64,
+    },
+}
+
+impl Space {
+    fn new(way: Way, segments_bytes: &[u64]) -> Self {
+        match way {
+            Way::Packed => Self::Packed(subject::Packed::new(segments_bytes).0),
+            _ => Self::Indexed {
+                pool: IndexedPool::new(subject::segments(segments_bytes)),
+                capacity_bytes: segments_bytes.iter().sum(),
+            },
+        }
+    }
+
+    fn allocate(&mut self, len_bytes: u64) -> Option<Object> {
+        match self {
+            Self::Packed(space) => {
+                let (segment, region) = space.allocate(len_bytes).ok()?;
+                Some((segment.0, region))
+            }
+            Self::Indexed { pool, .. } => {
+                let entry = pool.tightest(len_bytes, &|_| true)?;
+                let region = pool.allocate(entry, 0, len_bytes)?;
+                Some((entry.0, region))
+            }
+        }
+    }
+
+    fn free(&mut self, (segment, region): Object) {
+        let freed = match self {
+            Self::Packed(space) => space.free(SegmentIndex(segment), region),
+            Self::Indexed { pool, .. } => pool.change(EntryIndex(segment), |segment| segment.free(region)),
+        };
+        freed.expect("allocated there");
+    }
+
+    /// Capacity, free bytes and the bound of the largest free region.
+    fn room(&self) -> (u64, u64, u64) {
+        match self {
+            Self::Packed(space) => (space.capacity_bytes(), space.free_bytes(), space.largest_free_bytes()),
+            Self::Indexed { pool, capacity_bytes } => {
+                let summary = pool.summary();
+                let bound_bytes = summary.largest_free_upper_bound_bytes.expect("all hints are known");
+                (*capacity_bytes, summary.free_bytes, bound_bytes)
+            }
+        }
+    }
+}
+
+/// Nodes behind a table of hints.
 pub(super) struct Nodes {
-    nodes: Vec<PackedSegments>,
+    nodes: Vec<Space>,
     versions: Vec<u64>,
     table: NodeTable,
     rng: ChaCha8Rng,
 }
 
 impl Nodes {
-    fn new(nodes: usize, segments_per_node: usize, segment_bytes: u64, seed: u64) -> Self {
+    fn new(nodes: Vec<Space>, seed: u64) -> Self {
         let policy = NodePolicy {
             affinity: Affinity::Spread,
             ..NodePolicy::default()
         };
         let mut cluster = Self {
-            nodes: Vec::new(),
-            versions: vec![0; nodes],
+            versions: vec![0; nodes.len()],
+            nodes,
             table: NodeTable::new(policy).expect("a valid policy"),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
-        for node in 0..nodes {
-            cluster
-                .nodes
-                .push(subject::Packed::new(&vec![segment_bytes; segments_per_node]).0);
+        for node in 0..cluster.nodes.len() {
             cluster.table.add();
             cluster.tell(node);
         }
@@ -107,12 +167,12 @@ impl Nodes {
 
     fn hint(&mut self, node: usize) -> NodeHint {
         self.versions[node] += 1;
-        let space = &self.nodes[node];
+        let (capacity_bytes, free_bytes, largest_free_upper_bound_bytes) = self.nodes[node].room();
         NodeHint {
             version: (1, self.versions[node]),
-            capacity_bytes: space.capacity_bytes(),
-            free_bytes: space.free_bytes(),
-            largest_free_upper_bound_bytes: space.largest_free_bytes(),
+            capacity_bytes,
+            free_bytes,
+            largest_free_upper_bound_bytes,
         }
     }
 
@@ -123,14 +183,14 @@ impl Nodes {
 
     fn put(&mut self, len_bytes: u64) -> Option<Held> {
         let mut plan = NodePlan::new(&[PlanItem { len_bytes, replicas: 1 }]).expect("a valid item");
-        let mut regions: Vec<(usize, (SegmentIndex, Region))> = Vec::new();
+        let mut objects: Vec<(usize, Object)> = Vec::new();
         let mut actions = std::collections::VecDeque::from(plan.start(&mut self.table, &mut self.rng));
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Reserve { node, .. } => {
-                    let region = self.nodes[node.0].allocate(len_bytes).ok();
-                    let items = vec![(0, region.is_some())];
-                    regions.extend(region.map(|region| (node.0, region)));
+                    let object = self.nodes[node.0].allocate(len_bytes);
+                    let items = vec![(0, object.is_some())];
+                    objects.extend(object.map(|object| (node.0, object)));
                     let event = Event::Answered {
                         node,
                         items,
@@ -139,32 +199,25 @@ impl Nodes {
                     actions.extend(plan.on(event, &mut self.table, &mut self.rng));
                 }
                 Action::Release { node, .. } => {
-                    let position = regions
+                    let position = objects
                         .iter()
                         .position(|&(at, _)| at == node.0)
                         .expect("room was set aside");
-                    let (_, (segment, region)) = regions.swap_remove(position);
-                    self.nodes[node.0].free(segment, region).expect("allocated there");
+                    self.nodes[node.0].free(objects.swap_remove(position).1);
                 }
                 Action::Finish => {}
             }
         }
         match plan.outcomes(&self.table).remove(0) {
             ItemOutcome::Placed(_) => {
-                let (node, (segment, region)) = regions.pop().expect("room was set aside");
-                Some(Held {
-                    node,
-                    object: (segment.0, region),
-                })
+                let (node, object) = objects.pop().expect("room was set aside");
+                Some(Held { node, object })
             }
             ItemOutcome::NoSpace(_) => None,
         }
     }
 
     fn remove(&mut self, held: Held) {
-        let (segment, region) = held.object;
-        self.nodes[held.node]
-            .free(SegmentIndex(segment), region)
-            .expect("allocated there");
+        self.nodes[held.node].free(held.object);
     }
 }
