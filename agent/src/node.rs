@@ -333,7 +333,7 @@ impl Node {
             .call(node, call, deadline, "it was to serve a part of the call")
             .await?
         {
-            MemberReply::OnBehalf { reply, hint } => {
+            MemberReply::OnBehalf { reply, hint } if hint.is_sound() => {
                 self.rooms.hear(node, &hint);
                 Ok((*reply, hint))
             }

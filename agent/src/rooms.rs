@@ -63,8 +63,12 @@ impl Rooms {
         Self(Mutex::new(known))
     }
 
-    /// A member has said this of itself; older news are not believed.
+    /// A member has said this of itself; older news are not believed, and neither is what no sound member says.
     pub(crate) fn hear(&self, node: NodeId, hint: &FitHint) {
+        if !hint.is_sound() {
+            tracing::warn!(%node, ?hint, "a member says of its room what cannot be");
+            return;
+        }
         let mut known = self.0.lock();
         if let Some(&place) = known.places.get(&node) {
             known.table.hear(place, heard(hint));
@@ -182,6 +186,26 @@ mod tests {
         rooms.hear(OTHER, &hint(8, 1, 900));
         assert_eq!((known(&rooms), rooms.describe(500)[1].fit), (900, FitVerdict::MayFit));
         assert_eq!(rooms.describe(500)[0].fit, FitVerdict::Unknown);
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_believed() {
+        let rooms = Rooms::new(NodePolicy::default(), OWN, [OTHER].into_iter());
+        for hint in [
+            hint(u64::MAX, 1, 10),
+            hint(1, 1, 1001),
+            FitHint {
+                largest_free_upper_bound_bytes: 11,
+                ..hint(1, 1, 10)
+            },
+            FitHint {
+                capacity_bytes: u64::MAX,
+                ..hint(1, 1, 10)
+            },
+        ] {
+            rooms.hear(OTHER, &hint);
+            assert_eq!(rooms.describe(1)[1].hint, None, "{hint:?}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub const MESSAGE_LEN_BYTES_MAX: usize = 4 << 20;
 pub const REPLICAS_MAX: u8 = 8;
 /// Most entries in one page of a listing.
 pub const LIST_ENTRIES_MAX: u32 = 1000;
+/// Most payload bytes of one node (a pebibyte): those of all nodes of a cluster can be added up.
+pub const CAPACITY_BYTES_MAX: u64 = 1 << 50;
 /// Most objects in one dry run: it says of each which nodes were asked.
 pub const DRY_RUN_ITEMS_MAX: usize = 64;
 /// Most runs in one page of a segment's map (about 100 KiB).
@@ -39,6 +41,7 @@ pub const ERROR_MESSAGE_LEN_BYTES_MAX: usize = 1024;
 /// Longest time to live that a reservation may ask for, in milliseconds.
 pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
 
+const _: () = assert!(CAPACITY_BYTES_MAX.checked_mul(NODES_MAX as u64).is_some());
 // A page of a map, of at most 32 bytes per run, fits in one message; so does a dry run in which each node refuses each
 // item, with an error of the longest kind for each item of one step and numbers of at most 128 bytes for the others.
 const _: () = assert!(MAP_RUNS_MAX as usize * 32 < MESSAGE_LEN_BYTES_MAX);

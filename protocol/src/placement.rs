@@ -2,6 +2,7 @@
 
 use crate::error::ServiceError;
 use crate::ids::{Incarnation, NodeId, SegmentId};
+use crate::limits::{CAPACITY_BYTES_MAX, INCARNATION_MAX};
 use crate::message::KeyResult;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,16 @@ pub struct FitHint {
     pub free_bytes: u64,
     /// A length that no request it could serve exceeded; 0 if the node takes no puts.
     pub largest_free_upper_bound_bytes: u64,
+}
+
+impl FitHint {
+    /// Whether a sound member may say it: it has not more free than it has, nor in one region than is free.
+    pub fn is_sound(&self) -> bool {
+        self.incarnation.0 < INCARNATION_MAX
+            && self.capacity_bytes <= CAPACITY_BYTES_MAX
+            && self.free_bytes <= self.capacity_bytes
+            && self.largest_free_upper_bound_bytes <= self.free_bytes
+    }
 }
 
 /// Asks where objects of these lengths would be placed now. Nothing is set aside.
