@@ -56,7 +56,7 @@ pub struct DryRunReply {
     pub policy: PlacementPolicy,
     /// What the asked node knew of each member before it asked any, ordered by id.
     pub nodes: Vec<DryRunNode>,
-    /// The questions, in the order in which they were decided.
+    /// The questions, in the order in which they were asked.
     pub steps: Vec<DryRunStep>,
     /// One result per item.
     pub items: Vec<KeyResult<DryRunPlace>>,

@@ -36,6 +36,7 @@ impl Node {
             deadline,
             items: request.items,
             steps: Vec::new(),
+            asked: Vec::new(),
         };
         let items = match request.node {
             Some(named) => asking.ask_named(named).await?,
@@ -151,7 +152,10 @@ struct Asking {
     node: Arc<Node>,
     deadline: Instant,
     items: Vec<DryRunItem>,
+    /// In the order in which they were asked.
     steps: Vec<DryRunStep>,
+    /// The items of each step.
+    asked: Vec<Vec<usize>>,
 }
 
 impl Asking {
@@ -160,9 +164,10 @@ impl Asking {
             return Err(self.node.unknown_node(named));
         }
         let all: Vec<usize> = (0..self.items.len()).collect();
+        self.begin_step(named, NAMED, &all);
         let answer = self.ask_node(named, &all).await;
         let results = super::batch::per_key(answer.items, all.len());
-        self.step(named, NAMED.to_owned(), &all, &results);
+        self.end_step(named, &all, &results);
         Ok(results)
     }
 
@@ -199,14 +204,26 @@ impl Asking {
         })
     }
 
-    fn step(&mut self, node: NodeId, because: String, items: &[usize], results: &[KeyResult<DryRunPlace>]) {
+    fn begin_step(&mut self, node: NodeId, because: &str, items: &[usize]) {
+        self.steps.push(DryRunStep {
+            node,
+            because: because.to_owned(),
+            answers: Vec::new(),
+        });
+        self.asked.push(items.to_vec());
+    }
+
+    /// Answers come in any order.
+    fn end_step(&mut self, node: NodeId, items: &[usize], results: &[KeyResult<DryRunPlace>]) {
         let answer = |(&item, result): (&usize, &KeyResult<DryRunPlace>)| DryRunAnswer {
             item: u32::try_from(item).expect("items are bounded"),
             place: result.as_ref().ok().copied(),
             refusal: result.as_ref().err().cloned(),
         };
-        let answers = items.iter().zip(results).map(answer).collect();
-        self.steps.push(DryRunStep { node, because, answers });
+        let mut steps = self.steps.iter_mut().zip(&self.asked);
+        let step = steps.find(|(step, asked)| step.node == node && asked.as_slice() == items);
+        let (step, _) = step.expect("answers are to questions that were asked");
+        step.answers = items.iter().zip(results).map(answer).collect();
     }
 }
 
@@ -214,17 +231,13 @@ impl Driving for Asking {
     type Given = DryRunPlace;
 
     fn ask(&mut self, question: Question) -> BoxFuture<'static, Answer<DryRunPlace>> {
+        self.begin_step(question.node, question.why.as_str(), &question.items);
         self.ask_node(question.node, &question.items)
     }
 
     fn release(&mut self, _node: NodeId, _item: usize) {}
 
     fn answered(&mut self, question: &Question, results: &[KeyResult<DryRunPlace>]) {
-        self.step(
-            question.node,
-            question.why.as_str().to_owned(),
-            &question.items,
-            results,
-        );
+        self.end_step(question.node, &question.items, results);
     }
 }
