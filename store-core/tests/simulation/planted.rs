@@ -16,12 +16,11 @@ fn shown(bug: Bug, seed: u64) -> Option<String> {
 }
 
 /// Bugs that some of the fixed seeds show. The others take a search over many seeds, by
-/// [`each_planted_bug_is_found_by_a_named_seed`].
-const QUICKLY_FOUND: [Bug; 7] = [
+/// [`each_planted_bug_is_found_by_a_named_seed`]: what they break is mended by other rules in nearly all runs, such as the
+/// decisions of a second home, which the first one objects to.
+const QUICKLY_FOUND: [Bug; 5] = [
     Bug::SealsUnaccepted,
     Bug::MissesUnsettled,
-    Bug::SecondDecides,
-    Bug::PauseUnnoticed,
     Bug::KeepsEarlierLives,
     Bug::DoubtDoesNotAsk,
     Bug::SecondIsNotTold,
