@@ -218,7 +218,7 @@ pub struct MirrorEntry {
     /// The object that its holders have dropped, if that is what is told.
     pub withdrawn: Option<Version>,
     /// How puts of the key have ended: retries of them are to be answered likewise. At most
-    /// [`PUT_ENDS_MAX`](crate::limits::PUT_ENDS_MAX), those left out that ended by storing the sealed object.
+    /// [`PUT_ENDS_MAX`], those left out that ended by storing the sealed object.
     pub ended: Vec<PutEnd>,
     /// The epoch below which nothing is the key's object any more; 0 if the key was not removed.
     pub epoch: u64,
