@@ -124,7 +124,7 @@ ip link set rail1b down
 tries=0
 until got_through 2 on-a; do
     tries=$((tries + 1))
-    [ "$tries" -lt 10 ] || fail "node b does not go on over TCP"
+    [ "$tries" -lt 30 ] || fail "node b does not go on over TCP"
 done
 [ "$(metric 2 tenon_rdma_fallbacks_total)" -ge 1 ] || fail "the fallback is not counted"
 ip link set rail1b up
@@ -134,7 +134,7 @@ kill -9 "$pid_a"
 tries=0
 until [ "$(wget -S -O /dev/null "http://127.0.0.1:7702/v1/objects/on-a" 2>&1 | grep -c 'HTTP/1.1 503')" -ge 1 ]; do
     tries=$((tries + 1))
-    [ "$tries" -lt 10 ] || fail "the object of a killed holder is not unavailable"
+    [ "$tries" -lt 30 ] || fail "the object of a killed holder is not unavailable"
     sleep 0.5
 done
 got_through 3 on-b

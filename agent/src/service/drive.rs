@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use tenon_protocol::error::{ErrorCode, NoSpace, ServiceError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::KeyResult;
+use tenon_protocol::message::{KeyResult, Reply};
 use tenon_protocol::placement::FitHint;
 use tenon_store_core::placement::nodes::{Action, Event, ItemOutcome, NodeIndex, NodePlan, PlanStop, Why};
 use tokio::time::{Instant, sleep_until};
@@ -30,6 +30,25 @@ pub(super) struct Answer<R> {
     pub hint: Option<FitHint>,
     /// One result per item, or the failure of the whole question.
     pub items: Result<Vec<KeyResult<R>>, ServiceError>,
+}
+
+impl<R> Answer<R> {
+    /// What has come of asking another member; `items_of` finds the results in its reply.
+    pub(super) fn of_member(
+        asked: Result<(Reply, FitHint), ServiceError>,
+        items_of: impl FnOnce(Reply) -> Result<Vec<KeyResult<R>>, ServiceError>,
+    ) -> Self {
+        match asked {
+            Ok((reply, hint)) => Self {
+                hint: Some(hint),
+                items: items_of(reply),
+            },
+            Err(error) => Self {
+                hint: None,
+                items: Err(error),
+            },
+        }
+    }
 }
 
 /// What a plan asks of its surroundings.

@@ -184,23 +184,13 @@ impl Asking {
                     items: me.own_places(&request.items),
                 };
             }
-            match me
+            let asked = me
                 .on_behalf_hinted(node, None, Request::DryRun(request), deadline)
-                .await
-            {
-                Ok((Reply::DryRun(reply), hint)) => Answer {
-                    hint: Some(hint),
-                    items: Ok(reply.items),
-                },
-                Ok((other, hint)) => Answer {
-                    hint: Some(hint),
-                    items: Err(unexpected(&other)),
-                },
-                Err(error) => Answer {
-                    hint: None,
-                    items: Err(error),
-                },
-            }
+                .await;
+            Answer::of_member(asked, |reply| match reply {
+                Reply::DryRun(reply) => Ok(reply.items),
+                other => Err(unexpected(&other)),
+            })
         })
     }
 

@@ -151,20 +151,10 @@ impl Driving for Reserving {
             let asked = node
                 .on_behalf_hinted(question.node, Some(session), Request::Reserve(request), deadline)
                 .await;
-            match asked {
-                Ok((Reply::Reserve(reply), hint)) => Answer {
-                    hint: Some(hint),
-                    items: Ok(reply.items),
-                },
-                Ok((other, hint)) => Answer {
-                    hint: Some(hint),
-                    items: Err(unexpected(&other)),
-                },
-                Err(error) => Answer {
-                    hint: None,
-                    items: Err(error),
-                },
-            }
+            Answer::of_member(asked, |reply| match reply {
+                Reply::Reserve(reply) => Ok(reply.items),
+                other => Err(unexpected(&other)),
+            })
         })
     }
 
