@@ -241,59 +241,6 @@ async fn a_full_queue_gives_requests_back() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_ends_both_queue_pairs_and_new_ones_work() {
-    let Some((mut a, mut b, _alone)) = two_ends().await else {
-        return;
-    };
-    let (queue_pair, peer) = pair(&a, &b, Timing::default());
-    a.memory.copy_in(0, &[1; 64]).unwrap();
-    let wrong = Remote {
-        key: RegionKey(b.region.key().0 ^ 0x5500),
-        ..b.remote(0)
-    };
-    post(
-        &queue_pair,
-        SendRequest::write(wrong, Payload::Parts(vec![a.part(0, 64)]), 1),
-    );
-    post(
-        &queue_pair,
-        SendRequest::write(b.remote(0), Payload::Parts(vec![a.part(0, 64)]), 2),
-    );
-    assert_eq!(a.next().await.status, Status::RemoteAccess);
-    assert_eq!(a.next().await.status, Status::Flushed);
-    for ended in [&queue_pair, &peer] {
-        assert_eq!(ended.state().unwrap(), QueuePairState::Error);
-    }
-    // What is posted afterwards is flushed, and nothing of it arrived.
-    post(
-        &queue_pair,
-        SendRequest::write(b.remote(0), Payload::Parts(vec![a.part(0, 64)]), 3),
-    );
-    assert_eq!(a.next().await.status, Status::Flushed);
-    let mut landed = [9; 64];
-    b.memory.copy_out(0, &mut landed).unwrap();
-    assert_eq!(landed, [0; 64]);
-
-    // Beyond the region, by the last byte.
-    drop((queue_pair, peer));
-    let (queue_pair, _peer) = pair(&a, &b, Timing::default());
-    post(
-        &queue_pair,
-        SendRequest::read(b.remote(MEMORY_BYTES - 63), vec![a.part(0, 64)], 4),
-    );
-    assert_eq!(a.next().await.status, Status::RemoteAccess);
-    drop((queue_pair, _peer));
-    let (queue_pair, _peer) = pair(&a, &b, Timing::default());
-    post(
-        &queue_pair,
-        SendRequest::write(b.remote(0), Payload::Parts(vec![a.part(0, 64)]), 5),
-    );
-    a.success(5).await;
-    b.nothing_more();
-    assert_eq!(failed_releases(), 0);
-}
-
-#[tokio::test]
 async fn a_local_fault_ends_the_local_queue_pair_only() {
     let Some((mut a, b, _alone)) = two_ends().await else {
         return;

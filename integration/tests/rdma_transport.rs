@@ -1,0 +1,32 @@
+//! The tests of `transport` that need RDMA devices, where such devices are: verbs, the engine over them, and several threads at once.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
+
+/// Emulated processors are slow.
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+fn passes(place: &mut RdmaPlace, test: &Path) {
+    let name = test.file_name().and_then(|name| name.to_str()).expect("a name");
+    let job = Job::program(name, ["--test-threads=1", "--nocapture"]).timeout(TIMEOUT);
+    let output = place.run(&job).expect("the job ends");
+    let text = output.expect_success();
+    assert!(!text.contains("skipped: TENON_RDMA_DEVICES"), "{text}");
+    println!("{text}");
+}
+
+#[test]
+fn the_tests_of_verbs_and_of_the_engine_over_them_pass_on_devices() {
+    let tests = ["verbs_objects", "verbs_access", "verbs_threads", "verbs_engine"];
+    let tests = tests.map(|test| test_binary("tenon-transport", test).expect("it builds"));
+    let options = MachineOptions {
+        programs: tests.to_vec(),
+        ..MachineOptions::default()
+    };
+    let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");
+    for test in &tests {
+        passes(&mut place, test);
+    }
+}
