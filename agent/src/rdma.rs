@@ -26,6 +26,7 @@ pub(crate) async fn prepare(
     let options = RailsOptions {
         devices: config.devices.clone(),
         gid_index: config.gid_index,
+        waits_for_ports: config.policy == RdmaPolicy::Prefer,
         ..RailsOptions::default()
     };
     let rails = match Rails::open(options, data) {

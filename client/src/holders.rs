@@ -1,5 +1,6 @@
 //! Reaching the nodes that hold objects.
 
+use crate::rdma::Retry;
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub struct HolderAccess {
     /// The grants to read its segments.
     pub segments: HashMap<SegmentId, AttachedSegment>,
     link: Option<Arc<Link>>,
-    until: Option<Instant>,
+    until: Option<Retry>,
 }
 
 impl HolderAccess {
@@ -64,14 +65,14 @@ impl HolderAccess {
 
     /// The same, and a fresh access may be better from then on.
     #[must_use]
-    pub(crate) fn until(mut self, until: Option<Instant>) -> Self {
+    pub(crate) fn until(mut self, until: Option<Retry>) -> Self {
         self.until = until;
         self
     }
 
     /// Whether transfers may still succeed, and no fresh access is to be preferred.
     pub fn is_usable(&self) -> bool {
-        self.until.is_none_or(|until| Instant::now() < until)
+        !self.until.as_ref().is_some_and(Retry::is_due)
             && !self.connection.is_closed()
             && !self.link.as_ref().is_some_and(|link| link.is_closed())
     }

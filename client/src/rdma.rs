@@ -91,8 +91,31 @@ pub(crate) struct Dial<'a> {
 /// A connection to a holder.
 pub(crate) struct Connected {
     pub(crate) connection: Arc<dyn Connection>,
-    /// RDMA did not work and is worth trying again then.
-    pub(crate) retry_at: Option<Instant>,
+    /// RDMA did not work, and is worth trying again some time.
+    pub(crate) retry: Option<Retry>,
+}
+
+/// When RDMA, which did not work, is worth trying again: after some time, or when a port of this side went up or down.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    at: Instant,
+    rails: Arc<Rails>,
+    revision: u64,
+}
+
+impl Retry {
+    fn new(rails: &Arc<Rails>) -> Self {
+        Self {
+            at: Instant::now() + Duration::from_millis(RDMA_RETRY_MS),
+            rails: Arc::clone(rails),
+            revision: rails.revision(),
+        }
+    }
+
+    /// Whether it is now.
+    pub(crate) fn is_due(&self) -> bool {
+        Instant::now() >= self.at || self.rails.revision() != self.revision
+    }
 }
 
 impl Transports {
@@ -103,11 +126,13 @@ impl Transports {
             .rails
             .as_ref()
             .filter(|_| self.rdma != RdmaPolicy::Forbid && has_rdma);
+        // Before it is tried: what changes meanwhile is another reason to try again.
+        let retry = rails.map(Retry::new);
         let failure = match rails {
             Some(rails) => match self.over_rdma(rails, dial, deadline).await {
                 Ok(connection) => {
-                    let retry_at = None;
-                    return Ok(Connected { connection, retry_at });
+                    let retry = None;
+                    return Ok(Connected { connection, retry });
                 }
                 Err(reason) => Some(reason),
             },
@@ -126,12 +151,11 @@ impl Transports {
         let connection = TcpConnection::open(dial.endpoint, dial.identity, auth, peer, self.tcp, deadline).await;
         let connection = connection.map_err(|error| dial_error(&error, &Peer::Holder(dial.node)))?;
         self.counts.tcp.fetch_add(1, Ordering::Relaxed);
-        let retry_at = failure.map(|reason| {
+        if let Some(reason) = failure {
             self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(node = %dial.node, reason, "RDMA does not work, transfers go over TCP");
-            Instant::now() + Duration::from_millis(RDMA_RETRY_MS)
-        });
-        Ok(Connected { connection, retry_at })
+        }
+        Ok(Connected { connection, retry })
     }
 
     async fn over_rdma(
@@ -140,6 +164,9 @@ impl Transports {
         dial: &Dial<'_>,
         deadline: Instant,
     ) -> Result<Arc<dyn Connection>, String> {
+        if rails.names().next().is_none() {
+            return Err(rails.unused().join("; "));
+        }
         // What is left must do for TCP.
         let deadline = deadline.min(Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2);
         let peer = Some(PeerId(dial.node.to_bytes()));

@@ -161,7 +161,7 @@ impl Dialler {
         };
         let connected = self.transports.connect(&dial, deadline).await?;
         let access = HolderAccess::new(node.node, connected.connection, attached);
-        Ok(access.with_link(way.link).until(connected.retry_at))
+        Ok(access.with_link(way.link).until(connected.retry))
     }
 
     async fn way_to(&self, node: &NodeRef, deadline: Instant) -> Result<Way, ServiceError> {

@@ -114,6 +114,17 @@ pub const VERBS_RETRIES_MAX: u8 = 6;
 pub const VERBS_TIMEOUT_EXPONENT_MAX: u8 = 20;
 /// Queue pairs of one port: with the largest queues, what one completion queue of common devices has room for.
 pub const VERBS_QUEUE_PAIRS_MAX: u32 = 128;
+/// A path that was used more lately than this is not closed to make room for another: else more peers than there is room
+/// for would do nothing but connect.
+pub const VERBS_IDLE_MIN: Duration = Duration::from_secs(1);
+/// Paths that were not used for so long are the first that peers are asked to close.
+pub const VERBS_IDLE_LONG: Duration = Duration::from_secs(60);
+/// Time that peers have for closing paths, when a queue pair is wanted and there is no room.
+pub const VERBS_ROOM_TIMEOUT: Duration = Duration::from_millis(500);
+/// A peer listens for so long to whether it is to close paths, and then listens anew.
+pub const VERBS_LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Before it listens again to a peer that gave no answer.
+pub const VERBS_LISTEN_PAUSE: Duration = Duration::from_secs(1);
 /// Longest read of one request: what a queue pair that fails must repeat at most.
 pub const VERBS_SLICE_BYTES: u64 = 1 << 20;
 /// Parts of local memory of one read: what every device takes.
@@ -137,6 +148,11 @@ pub const VERBS_PROBE_BYTES: usize = 64;
 /// Exports whose places one connection remembers: segments and their tables.
 pub const VERBS_KEYS_MAX: usize = 4096;
 
+const _: () = assert!(
+    VERBS_IDLE_MIN.as_millis() < VERBS_IDLE_LONG.as_millis()
+        && 2 * VERBS_ROOM_TIMEOUT.as_millis() < VERBS_CONNECT_TIMEOUT.as_millis(),
+    "both steps of making room fit into the time for connecting"
+);
 const _: () = assert!(
     VERBS_FLUSH_TIMEOUT.as_millis() < VERBS_PULL_GRACE.as_millis(),
     "an owner has flushed before the memory it reads goes"

@@ -28,24 +28,27 @@ struct Hosts {
     exports: Arc<Exports>,
 }
 
-/// The rails of a host: it has every second of the named devices, from the first or from the second on.
-fn rails(is_server: bool, rails_max: usize) -> Option<Arc<Rails>> {
+/// What a host has: every second of the named devices, from the first or from the second on.
+fn devices_of(is_server: bool, rails_max: usize) -> Option<RailsOptions> {
     let named = devices::named_devices()?;
     let own = named
         .into_iter()
         .skip(usize::from(is_server))
         .step_by(2)
         .take(rails_max);
-    let options = RailsOptions {
+    Some(RailsOptions {
         devices: Some(own.map(|named| named.device).collect()),
         ..RailsOptions::default()
-    };
-    Some(Rails::open(options, &Handle::current()).unwrap())
+    })
 }
 
 impl Hosts {
     async fn new(rails_max: usize) -> Option<Self> {
-        let (ours, theirs) = (rails(false, rails_max)?, rails(true, rails_max)?);
+        Some(Self::with(devices_of(false, rails_max)?, devices_of(true, rails_max)?).await)
+    }
+
+    async fn with(ours: RailsOptions, theirs: RailsOptions) -> Self {
+        let [ours, theirs] = [ours, theirs].map(|options| Rails::open(options, &Handle::current()).unwrap());
         let exports = Arc::new(Exports::new());
         let target = RdmaTarget::new(theirs, Arc::clone(&exports), Handle::current()).unwrap();
         let serving = Serving {
@@ -54,7 +57,7 @@ impl Hosts {
             ..serving()
         };
         let server = Server::start(&loopback(), serving).await;
-        Some(Self { ours, server, exports })
+        Self { ours, server, exports }
     }
 
     async fn open(&self, session: SessionId) -> Result<Arc<dyn Connection>, OpenError> {
@@ -160,6 +163,142 @@ async fn transfers_go_over_both_rails_and_lose_nothing_when_one_goes_down_and_co
     }
 }
 
+/// Takes the link of A's first rail down or up.
+async fn set_link(state: &'static str) {
+    let set = tokio::task::spawn_blocking(move || run("ip", &["link", "set", "rail1a", state]));
+    set.await.unwrap();
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = soon();
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn paths_up(connection: &Arc<dyn Connection>) -> usize {
+    let shown = format!("{connection:?}");
+    let (_, rest) = shown.split_once("paths_up: ").unwrap();
+    rest.split_once(',').unwrap().0.parse().unwrap()
+}
+
+/// Reads an export whose bytes are a pattern.
+async fn read_well(connection: &Arc<dyn Connection>, key: RemoteKey, len: usize) {
+    let into = Arc::new(Memory::from_vec(vec![0; len])).whole();
+    let results = connection.submit(vec![transfer(Op::Read, key, &into)], soon()).await;
+    assert_eq!(results[0].as_ref().unwrap().bytes, len as u64);
+    assert!(into.to_vec() == pattern(len));
+}
+
+fn is_native() -> bool {
+    std::env::var("TENON_RDMA").is_ok_and(|value| value == "native")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_goes_down_is_let_go_without_traffic_and_used_again_when_it_is_active() {
+    let Some(hosts) = Hosts::new(2).await.filter(|_| !is_native()) else {
+        return;
+    };
+    let connection = hosts.open(SESSION).await.unwrap();
+    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (2, 2));
+    set_link("down").await;
+    until("the path is closed", || paths_up(&connection) == 1).await;
+    assert_eq!(hosts.ours.names().count(), 1);
+    assert_eq!(hosts.ours.unused().len(), 1, "{:?}", hosts.ours.unused());
+    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
+    read_well(&connection, key, 1 << 20).await;
+    set_link("up").await;
+    until("the path is there again", || paths_up(&connection) == 2).await;
+    assert_eq!(hosts.ours.names().count(), 2);
+    read_well(&connection, key, 1 << 20).await;
+    let events = hosts.ours.events().named();
+    for wanted in ["port_active", "port_error"] {
+        assert!(
+            events.iter().any(|(name, count)| *name == wanted && *count > 0),
+            "{events:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_becomes_active_after_the_start_is_taken_into_use() {
+    let (Some(ours), Some(theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
+        return;
+    };
+    if is_native() {
+        return;
+    }
+    set_link("down").await;
+    let port_is_down = || Rails::open(ours.clone(), &Handle::current()).is_err();
+    until("a port that is down is no port to start with", port_is_down).await;
+    let patient = RailsOptions {
+        waits_for_ports: true,
+        ..ours.clone()
+    };
+    let other = RailsOptions {
+        waits_for_ports: true,
+        ..theirs
+    };
+    let hosts = Hosts::with(patient, other).await;
+    let refused = hosts.open(SESSION).await.unwrap_err();
+    assert!(matches!(refused, OpenError::NoPath { .. }), "{refused}");
+    let revision = hosts.ours.revision();
+    set_link("up").await;
+    until("the port is used", || hosts.ours.names().count() == 1).await;
+    assert_ne!(hosts.ours.revision(), revision);
+    let deadline = soon();
+    let connection = loop {
+        match hosts.open(SESSION).await {
+            Ok(connection) => break connection,
+            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
+    read_well(&connection, key, 1 << 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_that_are_not_used_make_room_for_others_on_either_side_and_are_connected_again_when_wanted() {
+    const ROOM: u32 = 3;
+    for is_ours_small in [true, false] {
+        let (Some(mut ours), Some(mut theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
+            return;
+        };
+        let small = if is_ours_small { &mut ours } else { &mut theirs };
+        small.queue_pairs_max = ROOM;
+        let hosts = Hosts::with(ours, theirs).await;
+        let (_owner, read_key) = hosts.export(pattern(100_000), Rights::Read);
+        let (sink, write_key) = hosts.export(vec![0; 100_000], Rights::Write);
+        let mut connections = Vec::new();
+        for number in 0..=ROOM {
+            // What was used a moment ago makes no room.
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            let session = SessionId([u8::try_from(number + 1).unwrap(); 16]);
+            let connection = hosts.open(session).await.unwrap();
+            read_well(&connection, read_key, 100_000).await;
+            connections.push(connection);
+        }
+        let up = connections.iter().map(paths_up).sum::<usize>();
+        assert!(
+            up <= ROOM as usize && paths_up(&connections[ROOM as usize]) == 1,
+            "{up} paths are up"
+        );
+        for connection in &connections {
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            let from = Arc::new(Memory::from_vec(pattern(100_000))).whole();
+            let results = connection
+                .submit(vec![transfer(Op::Write, write_key, &from)], soon())
+                .await;
+            assert!(results[0].is_ok(), "{results:?}");
+            assert!(sink.to_vec() == pattern(100_000));
+            read_well(connection, read_key, 100_000).await;
+            sink.copy_in(0, &vec![0; 100_000]).unwrap();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_without_rails_is_told_apart_and_one_that_goes_ends_its_transfers() {
     let Some(hosts) = Hosts::new(1).await else { return };
@@ -192,6 +331,31 @@ async fn a_peer_without_rails_is_told_apart_and_one_that_goes_ends_its_transfers
         matches!(results[0], Err(TransferError::Disconnected { .. })),
         "{results:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_whose_memory_is_not_exported_any_more_is_unknown_and_costs_others_nothing() {
+    let Some(hosts) = Hosts::new(1).await else { return };
+    let (_gone, gone_key) = hosts.export(pattern(100_000), Rights::Read);
+    let (_kept, kept_key) = hosts.export(pattern(1 << 20), Rights::Read);
+    let connection = hosts.open(SESSION).await.unwrap();
+    for (key, len) in [(gone_key, 100_000), (kept_key, 1 << 20)] {
+        read_well(&connection, key, len).await;
+    }
+    // The connection knows where it lay, and reads there.
+    assert!(hosts.exports.revoke(gone_key));
+    for _ in 0..3 {
+        let into = [100_000, 1 << 20].map(|len| Arc::new(Memory::from_vec(vec![0; len])).whole());
+        let batch = vec![
+            transfer(Op::Read, gone_key, &into[0]),
+            transfer(Op::Read, kept_key, &into[1]),
+        ];
+        let results = connection.submit(batch, soon()).await;
+        assert_eq!(results[0], Err(TransferError::UnknownKey { key: gone_key }));
+        assert!(results[1].is_ok(), "{results:?}");
+        assert!(into[0].to_vec().iter().all(|byte| *byte == 0));
+        assert!(into[1].to_vec() == pattern(1 << 20));
+    }
 }
 
 /// Queue pairs, regions and completion queues, as the kernel counts them.

@@ -1,11 +1,10 @@
 //! Over what transfers of this agent go. The client's code counts it; here it is given names.
 
-use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
-use tenon_client::{TransportCounts, Transports};
+use tenon_client::Transports;
 
 use super::Maker;
 
@@ -15,7 +14,8 @@ pub(super) struct OfTransports {
     connections: IntCounterVec,
     fallbacks: IntCounter,
     rails: IntGauge,
-    counts: OnceLock<Arc<TransportCounts>>,
+    events: IntCounterVec,
+    transports: OnceLock<Transports>,
 }
 
 impl OfTransports {
@@ -30,27 +30,41 @@ impl OfTransports {
                 "tenon_rdma_fallbacks_total",
                 "Connections over TCP because RDMA, which both ends have, did not work.",
             ),
-            rails: make.gauge("tenon_rdma_rails", "Ports of RDMA devices that this agent uses."),
-            counts: OnceLock::new(),
+            rails: make.gauge("tenon_rdma_rails", "Ports of RDMA devices that this agent can use now."),
+            events: make.counters(
+                "tenon_rdma_events_total",
+                "What RDMA devices said unasked: ports that went up, down or changed, queue pairs and devices that failed.",
+                &["event"],
+            ),
+            transports: OnceLock::new(),
         }
     }
 
     pub(super) fn watch(&self, transports: &Transports) {
-        let rails = transports.rails.as_ref().map_or(0, |rails| rails.names().count());
-        self.rails.set(i64::try_from(rails).unwrap_or(i64::MAX));
-        self.counts.get_or_init(|| Arc::clone(&transports.counts));
+        self.transports.get_or_init(|| transports.clone());
     }
 
     pub(super) fn set(&self) {
-        let Some(counts) = self.counts.get() else { return };
-        let counters = [
-            (self.connections.with_label_values(&["rdma"]), &counts.rdma),
-            (self.connections.with_label_values(&["tcp"]), &counts.tcp),
-            (self.fallbacks.clone(), &counts.fallbacks),
+        let Some(transports) = self.transports.get() else {
+            return;
+        };
+        let counts = &transports.counts;
+        let mut counters = vec![
+            (self.connections.with_label_values(&["rdma"]), count(&counts.rdma)),
+            (self.connections.with_label_values(&["tcp"]), count(&counts.tcp)),
+            (self.fallbacks.clone(), count(&counts.fallbacks)),
         ];
-        for (counter, count) in counters {
-            let now = count.load(Ordering::Relaxed);
+        if let Some(rails) = &transports.rails {
+            self.rails.set(i64::try_from(rails.names().count()).unwrap_or(i64::MAX));
+            let events = rails.events().named().into_iter();
+            counters.extend(events.map(|(name, count)| (self.events.with_label_values(&[name]), count)));
+        }
+        for (counter, now) in counters {
             counter.inc_by(now.saturating_sub(counter.get()));
         }
     }
+}
+
+fn count(of: &AtomicU64) -> u64 {
+    of.load(Ordering::Relaxed)
 }

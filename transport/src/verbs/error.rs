@@ -64,6 +64,12 @@ pub enum VerbsError {
         /// What the system said.
         source: io::Error,
     },
+    /// The device was let go.
+    #[error("the device of {port} is gone")]
+    Gone {
+        /// Its name and the port's number.
+        port: String,
+    },
     /// More than the device registers in one piece.
     #[error("cannot register {len_bytes} bytes with {device}: it registers at most {max_bytes} at once")]
     RegionTooLong {

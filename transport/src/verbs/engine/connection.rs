@@ -5,23 +5,22 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::carry::{Piece, PieceError, carry};
-use super::flight::Flight;
-use super::message::{Accept, Ask, Offer, Tell};
-use super::path::{Path, Paths, ReadRequest, pause};
+use super::message::{Ask, Tell};
+use super::path::Paths;
 use super::plan::{Cut, cuts};
 use super::rails::Rails;
+use super::supervisor::{listen, supervise};
 use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
 use crate::ids::{PeerId, RemoteKey};
-use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PROBE_BYTES, VERBS_RECONNECTS_MAX};
+use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX};
 use crate::link::{Authenticator, Channel, Endpoint, Identity, Link, LinkError};
-use crate::memory::{Memory, Slice};
+use crate::memory::Slice;
 use crate::task::OwnedTask;
-use crate::verbs::{Access, MemoryRegion, Remote, Status, VerbsError};
+use crate::verbs::{Access, MemoryRegion, Remote, VerbsError};
 
 /// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,10 +46,10 @@ pub struct RdmaConnection {
 
 /// What submissions under way share with their connection.
 pub(super) struct Shared {
-    peer: PeerId,
+    pub(super) peer: PeerId,
     pub(super) rails: Arc<Rails>,
     pub(super) link: Arc<Link>,
-    pub(super) paths: Paths,
+    pub(super) paths: Arc<Paths>,
     /// Where exports lie, as far as that was asked.
     places: Mutex<HashMap<RemoteKey, Arc<Place>>>,
 }
@@ -81,10 +80,10 @@ impl RdmaConnection {
             peer: link.remote().peer,
             rails: Arc::clone(rails),
             link,
-            paths: Paths::new(),
+            paths: rails.paths(true),
             places: Mutex::default(),
         });
-        let numbers = shared.numbers();
+        let numbers = shared.usable();
         let deadline = deadline.min(Instant::now() + VERBS_CONNECT_TIMEOUT);
         let mut reasons = shared.connect(&numbers, false, deadline).await;
         let mut any_subnet = false;
@@ -93,9 +92,13 @@ impl RdmaConnection {
             reasons = shared.connect(&numbers, any_subnet, deadline).await;
         }
         if shared.paths.up().is_empty() {
+            reasons.extend(rails.unused());
             return Err(OpenError::NoPath { reasons });
         }
-        let supervisor = OwnedTask::spawn(supervise(Arc::clone(&shared), any_subnet));
+        let (supervised, listening) = (Arc::clone(&shared), Arc::clone(&shared));
+        let supervisor = OwnedTask::spawn(async move {
+            tokio::join!(supervise(supervised, any_subnet), listen(listening));
+        });
         Ok(Arc::new(Self {
             shared,
             _supervisor: supervisor,
@@ -142,36 +145,6 @@ impl fmt::Debug for RdmaConnection {
     }
 }
 
-/// Connects lost paths again, until the link ends.
-async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
-    let numbers = shared.numbers();
-    let mut failures = 0;
-    loop {
-        let missing = tokio::select! {
-            reason = shared.link.closed() => {
-                shared.paths.close(&reason);
-                return;
-            }
-            missing = shared.paths.missing(&numbers) => missing,
-        };
-        if shared.paths.closed().is_some() {
-            return;
-        }
-        sleep(pause(failures)).await;
-        let reasons = shared
-            .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
-            .await;
-        failures = if reasons.is_empty() { 0 } else { failures + 1 };
-        if failures >= VERBS_RECONNECTS_MAX && shared.paths.up().is_empty() {
-            // Whoever uses it may have another way to the peer.
-            return shared.close("no path to the peer over RDMA is up any more");
-        }
-        for reason in reasons {
-            tracing::debug!(peer = %shared.peer, reason, "a path is not up");
-        }
-    }
-}
-
 /// Memory that the peer may read while the regions live, and how each path names it.
 pub(super) struct Lent {
     pub(super) regions: Vec<Arc<MemoryRegion>>,
@@ -187,98 +160,14 @@ struct Reading {
 }
 
 impl Shared {
-    fn close(&self, reason: &str) {
+    pub(super) fn close(&self, reason: &str) {
         self.paths.close(reason);
         self.link.close();
     }
 
-    /// One path per rail, named alike.
-    fn numbers(&self) -> Vec<u8> {
-        let rails = self.rails.all().len().min(VERBS_PATHS_MAX);
-        (0..rails).filter_map(|rail| u8::try_from(rail).ok()).collect()
-    }
-
-    /// Connects and tries paths; says why those are not up that are not.
-    async fn connect(&self, numbers: &[u8], any_subnet: bool, deadline: Instant) -> Vec<String> {
-        let (mut made, mut offers, mut reasons) = (HashMap::new(), Vec::new(), Vec::new());
-        for number in numbers {
-            let rail = &self.rails.all()[usize::from(*number)];
-            let offered = rail.queue_pair().and_then(|queue_pair| {
-                let endpoint = queue_pair.endpoint(&rail.gid, rand::random())?;
-                Ok((queue_pair, endpoint))
-            });
-            match offered {
-                Ok((queue_pair, endpoint)) => {
-                    made.insert(*number, (queue_pair, endpoint));
-                    offers.push(Offer {
-                        path: *number,
-                        subnet: rail.subnet,
-                        endpoint,
-                    });
-                }
-                Err(error) => reasons.push(format!("{}: {error}", rail.name)),
-            }
-        }
-        let accepted = match self.ask(&Ask::Connect { any_subnet, offers }, deadline).await {
-            Ok(Tell::Connected { accepted, refused }) => {
-                reasons.extend((!refused.is_empty()).then_some(refused));
-                accepted
-            }
-            Ok(_) => vec![],
-            Err(error) => {
-                reasons.push(error.to_string());
-                return reasons;
-            }
-        };
-        let tries = accepted.into_iter().filter_map(|accept| {
-            let (queue_pair, endpoint) = made.remove(&accept.path)?;
-            let rail = usize::from(accept.path);
-            Some(async move {
-                let gid = &self.rails.all()[rail].gid;
-                queue_pair.connect(&endpoint, gid, &accept.endpoint, self.rails.timing())?;
-                let path = Path::new(accept.path, rail, queue_pair);
-                self.probe(&path, &accept, deadline).await?;
-                Ok::<_, Unusable>(path)
-            })
-        });
-        for tried in join_all(tries).await {
-            match tried {
-                Ok(path) => {
-                    // A path that is new may lead to another device of the peer, which names its memory otherwise.
-                    self.places.lock().clear();
-                    self.paths.add(path);
-                }
-                Err(error) => reasons.push(error.to_string()),
-            }
-        }
-        reasons
-    }
-
-    /// Reads a few bytes over a new path.
-    async fn probe(&self, path: &Arc<Path>, accept: &Accept, deadline: Instant) -> Result<(), Unusable> {
-        let scratch = Arc::new(Memory::from_vec(vec![0; VERBS_PROBE_BYTES])).whole();
-        let into = self
-            .rails
-            .lend(path.rail, &scratch, Access::LOCAL_WRITE)?
-            .part_of(&scratch)?;
-        let flight = Flight::new(1);
-        let read = ReadRequest {
-            request: 0,
-            from: accept.probe,
-            into: vec![into],
-        };
-        let trying = async {
-            path.post(&flight, vec![read]).await;
-            flight.landed().await;
-        };
-        let in_time = timeout_at(deadline, trying).await;
-        match (in_time, flight.statuses()[0]) {
-            (Ok(()), Some(Status::Success)) => Ok(()),
-            (_, status) => {
-                path.fail();
-                Err(Unusable::Probe(status))
-            }
-        }
+    /// A path that is new may lead to another device of the peer, which names its memory otherwise.
+    pub(super) fn forget_places(&self) {
+        self.places.lock().clear();
     }
 
     /// Asks the peer over the link.
@@ -304,6 +193,8 @@ impl Shared {
                 result.get_or_insert(Err(TransferError::Disconnected { reason }));
             }
         }
+        // Paths that rest, or are connected again, name memory only when they are up.
+        _ = timeout_at(deadline, self.paths.some_up()).await;
         let sound = |op: Op| {
             let indices = (0..batch.len()).filter(|&at| results[at].is_none() && batch[at].op == op);
             indices.collect::<Vec<usize>>()
@@ -476,13 +367,4 @@ fn judge(
         PieceError::Lost(reason) => TransferError::Disconnected { reason: reason.clone() },
         PieceError::Local(reason) => TransferError::Invalid { reason: reason.clone() },
     })
-}
-
-/// Why a new path is not used.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    #[error("a path was connected and does not carry: {}", .0.map_or("no answer".to_owned(), |status| status.to_string()))]
-    Probe(Option<Status>),
 }

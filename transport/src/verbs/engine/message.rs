@@ -53,6 +53,10 @@ pub(super) enum Ask {
     Resolve { key: RemoteKey },
     /// Read these.
     Pull(Vec<Pull>),
+    /// These paths were closed on the initiator's side, to make room for others.
+    Rest(Vec<u8>),
+    /// Are paths to be closed? Answered when some are, or after a while.
+    Listen,
 }
 
 /// The owner's answer.
@@ -64,6 +68,10 @@ pub(super) enum Tell {
     Resolved { len_bytes: u64, at: Vec<(u8, Remote)> },
     /// The checksum of each as it landed.
     Pulled(Vec<Result<u64, TransferError>>),
+    /// It is so.
+    Done,
+    /// Close those of these paths that were not used for some time.
+    Crowded { paths: Vec<u8>, idle_ms: u32 },
     /// What was asked can't be done at all.
     Failed(TransferError),
 }
@@ -72,6 +80,8 @@ const CONNECT: u8 = 1;
 const RESOLVE: u8 = 2;
 const PULL: u8 = 3;
 const FAILED: u8 = 4;
+const REST: u8 = 5;
+const LISTEN: u8 = 6;
 
 impl Ask {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -104,6 +114,11 @@ impl Ask {
                     }
                 }
             }
+            Self::Rest(paths) => {
+                to.push(REST);
+                put_paths(&mut to, paths);
+            }
+            Self::Listen => to.push(LISTEN),
         }
         to
     }
@@ -139,6 +154,8 @@ impl Ask {
                     sources,
                 })
             })?),
+            REST => Self::Rest(paths(&mut fields)?),
+            LISTEN => Self::Listen,
             _ => return None,
         };
         fields.end()?;
@@ -180,6 +197,12 @@ impl Tell {
                     }
                 }
             }
+            Self::Done => to.push(REST),
+            Self::Crowded { paths, idle_ms } => {
+                to.push(LISTEN);
+                put_paths(&mut to, paths);
+                to.extend_from_slice(&idle_ms.to_le_bytes());
+            }
             Self::Failed(error) => {
                 to.push(FAILED);
                 put_error(&mut to, error);
@@ -211,6 +234,11 @@ impl Tell {
                 1 => Some(Ok(fields.u64()?)),
                 _ => Some(Err(error(&mut fields)?)),
             })?),
+            REST => Self::Done,
+            LISTEN => Self::Crowded {
+                paths: paths(&mut fields)?,
+                idle_ms: fields.u32()?,
+            },
             FAILED => Self::Failed(error(&mut fields)?),
             _ => return None,
         };
@@ -259,6 +287,16 @@ fn put_named(to: &mut Vec<u8>, named: &[(u8, Remote)]) {
 fn named(fields: &mut Fields<'_>) -> Option<Vec<(u8, Remote)>> {
     let len = fields.u8()?.into();
     list(len, VERBS_PATHS_MAX, || Some((fields.u8()?, remote(fields)?)))
+}
+
+fn put_paths(to: &mut Vec<u8>, paths: &[u8]) {
+    to.push(count(paths.len()));
+    to.extend_from_slice(paths);
+}
+
+fn paths(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
+    let len = fields.u8()?.into();
+    list(len, VERBS_PATHS_MAX, || fields.u8())
 }
 
 fn put_endpoint(to: &mut Vec<u8>, endpoint: &Endpoint) {
@@ -319,6 +357,10 @@ mod tests {
         })
     }
 
+    fn any_paths() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(any::<u8>(), 0..VERBS_PATHS_MAX)
+    }
+
     fn any_ask() -> impl Strategy<Value = Ask> {
         let offer = (any::<u8>(), any::<u128>(), 0..=128u8, any_endpoint());
         let offer = offer.prop_map(|(path, address, bits, endpoint)| Offer {
@@ -339,6 +381,8 @@ mod tests {
                 .prop_map(|(any_subnet, offers)| Ask::Connect { any_subnet, offers }),
             any::<u64>().prop_map(|key| Ask::Resolve { key: RemoteKey(key) }),
             proptest::collection::vec(pull, 0..4).prop_map(Ask::Pull),
+            any_paths().prop_map(Ask::Rest),
+            Just(Ask::Listen),
         ]
     }
 
@@ -355,6 +399,8 @@ mod tests {
                 .prop_map(|(accepted, refused)| Tell::Connected { accepted, refused }),
             (any::<u64>(), any_named()).prop_map(|(len_bytes, at)| Tell::Resolved { len_bytes, at }),
             proptest::collection::vec(pulled, 0..4).prop_map(Tell::Pulled),
+            Just(Tell::Done),
+            (any_paths(), any::<u32>()).prop_map(|(paths, idle_ms)| Tell::Crowded { paths, idle_ms }),
             error.prop_map(Tell::Failed),
         ]
     }

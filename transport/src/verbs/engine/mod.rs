@@ -1,7 +1,8 @@
 //! The engine over RDMA.
 //!
-//! *Rails* are the active ports of this host ([`Rails`]). A connection has one *path* per rail that finds a partner at the
-//! peer: a queue pair on the same network, tried with a few bytes before it is used. Transfers are cut in slices, which
+//! *Rails* are the ports of this host's devices ([`Rails`]), used while they are active: what devices say unasked is acted
+//! on at once. A connection has one *path* per rail that finds a partner at the peer: a queue pair on the same network,
+//! tried with a few bytes before it is used. Transfers are cut in slices, which
 //! go over whatever path has least to do; a slice whose path fails goes over another, or over the same when it is up
 //! again.
 //!
@@ -12,21 +13,30 @@
 //! Beside the queue pairs there is a link ([`Channel::Rdma`](crate::link::Channel)), which authenticates the peer; over it
 //! queue pairs are connected, keys resolved and bytes offered. When it ends, the paths do.
 //!
+//! *Room.* A port has a bounded number of queue pairs. Where one more is wanted, those that this side has not used for the
+//! longest time are closed, and peers are asked to close what they have not used; they are connected again when they are
+//! wanted.
+//!
 //! *Deadlines.* What is under way when a deadline passes is ended by moving its queue pair to ERR and waiting for the
 //! flush; other transfers on that path go over another one meanwhile. A submission that is *dropped* does the same without
 //! waiting: its memory stays counted, and may be written to, until the device has flushed.
 
 mod carry;
 mod connection;
+mod events;
 mod flight;
 mod message;
 mod offer;
 mod path;
 mod plan;
+mod rail;
 mod rails;
+mod room;
 mod subnet;
+mod supervisor;
 mod target;
 
 pub use connection::{OpenError, RdmaConnection};
+pub use events::EventCounts;
 pub use rails::{NoRails, Rails, RailsOptions, Registration};
 pub use target::RdmaTarget;

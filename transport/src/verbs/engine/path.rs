@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::flight::{Flight, Ticket};
 use crate::limits::VERBS_FLUSH_TIMEOUT;
@@ -23,6 +23,7 @@ pub(super) struct Path {
     /// Places of the send queue.
     places: Arc<Semaphore>,
     open_bytes: AtomicU64,
+    used: Mutex<Instant>,
 }
 
 /// A read to be posted.
@@ -43,7 +44,12 @@ impl Path {
             queue_pair,
             places: Arc::new(Semaphore::new(places)),
             open_bytes: AtomicU64::new(0),
+            used: Mutex::new(Instant::now()),
         })
+    }
+
+    pub(super) fn queue_pair_number(&self) -> u32 {
+        self.queue_pair.number()
     }
 
     /// Posts reads in order, as the queue has room for them. Each lands in its flight.
@@ -89,6 +95,7 @@ impl Path {
     /// Counts bytes that are to move over it until what is returned is dropped.
     pub(super) fn load(self: &Arc<Self>, bytes: u64) -> Load {
         self.open_bytes.fetch_add(bytes, Ordering::Relaxed);
+        *self.used.lock() = Instant::now();
         Load {
             path: Arc::clone(self),
             bytes,
@@ -97,6 +104,13 @@ impl Path {
 
     pub(super) fn open_bytes(&self) -> u64 {
         self.open_bytes.load(Ordering::Relaxed)
+    }
+
+    /// For how long nothing has moved over it on this side's behalf; `None` while something does.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let all = self.queue_pair.options().send_requests as usize;
+        let is_idle = self.open_bytes() == 0 && self.places.available_permits() == all;
+        is_idle.then(|| self.used.lock().elapsed())
     }
 
     /// Ends it: whatever is posted is flushed.
@@ -133,6 +147,9 @@ impl Drop for Load {
 /// The paths to one peer: those that are up, until all is closed.
 #[derive(Debug)]
 pub(super) struct Paths {
+    /// Whether this side alone knows how much they are used, and may put them to rest: reads are seen by none but their
+    /// initiator.
+    is_initiator: bool,
     state: watch::Sender<State>,
     /// Paths that were lost, since the beginning.
     lost: Mutex<u64>,
@@ -141,12 +158,17 @@ pub(super) struct Paths {
 #[derive(Clone, Debug, Default)]
 struct State {
     up: Vec<Arc<Path>>,
+    /// Numbers of paths that were closed to make room for others, until they are wanted again.
+    resting: Vec<u8>,
+    /// Those that the peer has not been told of.
+    untold: Vec<u8>,
     closed: Option<String>,
 }
 
 impl Paths {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_initiator: bool) -> Self {
         Self {
+            is_initiator,
             state: watch::Sender::new(State::default()),
             lost: Mutex::new(0),
         }
@@ -159,6 +181,8 @@ impl Paths {
             if let Some(place) = place {
                 state.up.swap_remove(place).fail();
             }
+            state.resting.retain(|number| *number != path.number);
+            state.untold.retain(|number| *number != path.number);
             match state.closed {
                 Some(_) => path.fail(),
                 None => state.up.push(path),
@@ -171,8 +195,9 @@ impl Paths {
         self.state.borrow().up.clone()
     }
 
-    /// The paths that are up, once one is. Why there will be none, if all is closed.
+    /// The paths that are up, once one is; those that rest are wanted again. Why there will be none, if all is closed.
     pub(super) async fn some_up(&self) -> Result<Vec<Arc<Path>>, String> {
+        self.wake();
         let mut state = self.state.subscribe();
         let state = state
             .wait_for(|state| !state.up.is_empty() || state.closed.is_some())
@@ -199,14 +224,67 @@ impl Paths {
         }
     }
 
-    /// Resolves when a path with one of these numbers is not up.
+    /// Closes a path on which nothing moves, to make room for others.
+    pub(super) fn rest(&self, path: &Arc<Path>) {
+        self.state.send_if_modified(|state| {
+            let before = state.up.len();
+            state.up.retain(|other| !Arc::ptr_eq(other, path));
+            let has_rest = state.up.len() != before;
+            if has_rest {
+                path.fail();
+                state.resting.push(path.number);
+                state.untold.push(path.number);
+            }
+            has_rest
+        });
+    }
+
+    /// The paths of a rail that may be put to rest, with the time since they were used.
+    pub(super) fn idle(&self, rail: usize) -> Vec<(Duration, Arc<Path>)> {
+        let up = if self.is_initiator { self.up() } else { Vec::new() };
+        let of_rail = up.into_iter().filter(|path| path.rail == rail);
+        of_rail.filter_map(|path| Some((path.idle()?, path))).collect()
+    }
+
+    fn wake(&self) {
+        self.state
+            .send_if_modified(|state| !std::mem::take(&mut state.resting).is_empty());
+    }
+
+    /// Resolves when paths rest that the peer has not been told of: it is to be told of these now.
+    pub(super) async fn rested(&self) -> Vec<u8> {
+        let mut state = self.state.subscribe();
+        // The sender lives as long as this.
+        _ = state.wait_for(|state| !state.untold.is_empty()).await;
+        let mut untold = Vec::new();
+        self.state.send_if_modified(|state| {
+            untold = std::mem::take(&mut state.untold);
+            false
+        });
+        untold
+    }
+
+    /// The peer has put these to rest: they end here too.
+    pub(super) fn end(&self, numbers: &[u8]) {
+        self.state.send_modify(|state| {
+            state.up.retain(|path| {
+                let is_ended = numbers.contains(&path.number);
+                if is_ended {
+                    path.fail();
+                }
+                !is_ended
+            });
+        });
+    }
+
+    /// Resolves when a path with one of these numbers is not up, and does not rest.
     pub(super) async fn missing(&self, numbers: &[u8]) -> Vec<u8> {
         let missing = |state: &State| {
             let is_up = |number: &u8| state.up.iter().any(|path| path.number == *number);
             numbers
                 .iter()
                 .copied()
-                .filter(|number| !is_up(number))
+                .filter(|number| !is_up(number) && !state.resting.contains(number))
                 .collect::<Vec<u8>>()
         };
         let mut state = self.state.subscribe();

@@ -2,21 +2,22 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::Ipv6Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 
+use super::events::{EventCounts, follow};
 use super::flight::Ticket;
-use super::subnet::Subnet;
-use crate::limits::{VERBS_QUEUE_PAIRS_MAX, VERBS_SEND_REQUESTS};
+use super::path::{Path, Paths};
+use super::rail::Rail;
+use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX};
 use crate::memory::{Memory, Slice};
+use crate::task::OwnedTask;
 use crate::verbs::{
-    Access, CompletionChannel, CompletionQueue, Device, GidEntry, Local, MemoryRegion, PortState, ProtectionDomain,
-    QueuePair, QueuePairOptions, Timing, VerbsError, choose_gid, devices,
+    Access, AsyncEvents, Device, Local, MemoryRegion, ProtectionDomain, QueuePair, Timing, VerbsError, devices,
 };
 
 /// How devices are chosen and used.
@@ -24,12 +25,16 @@ use crate::verbs::{
 pub struct RailsOptions {
     /// Names of the devices to use; `None` for all.
     pub devices: Option<Vec<String>>,
-    /// Row of the GID table to use on every port; `None` for the best one (see [`choose_gid`]).
+    /// Row of the GID table to use on every port; `None` for the best one (see [`choose_gid`](crate::verbs::choose_gid)).
     pub gid_index: Option<u32>,
     /// How long completions are polled for before an event is awaited. Zero where peers share a processor.
     pub spin: Duration,
     /// How long a silent peer is waited for.
     pub timing: Timing,
+    /// Queue pairs of one port at most.
+    pub queue_pairs_max: u32,
+    /// Whether devices are kept that have no port to use yet: for programs that live long enough to see one.
+    pub waits_for_ports: bool,
 }
 
 impl Default for RailsOptions {
@@ -41,6 +46,8 @@ impl Default for RailsOptions {
             gid_index: None,
             spin: Duration::from_micros(if processors > 1 { 30 } else { 0 }),
             timing: Timing::default(),
+            queue_pairs_max: VERBS_QUEUE_PAIRS_MAX,
+            waits_for_ports: false,
         }
     }
 }
@@ -53,35 +60,23 @@ pub struct NoRails {
     pub reasons: Vec<String>,
 }
 
-/// One active port of a device, with what transfers over it need.
-#[derive(Debug)]
-pub(super) struct Rail {
-    /// Of the device and port.
-    pub(super) name: String,
-    port: u8,
-    pub(super) gid: GidEntry,
-    pub(super) subnet: Subnet,
-    domain: Arc<ProtectionDomain>,
-    queue: Arc<CompletionQueue<Ticket>>,
-    reaper: JoinHandle<()>,
-}
-
-impl Drop for Rail {
-    fn drop(&mut self) {
-        self.reaper.abort();
-    }
-}
-
 /// All rails of this process. Memory is registered with each of them. Shared by its connections and its target.
 pub struct Rails {
     rails: Vec<Arc<Rail>>,
     options: RailsOptions,
     registered: Mutex<HashMap<usize, Registered>>,
+    /// The paths of each connection and of each peer's link.
+    connections: Mutex<Vec<Weak<Paths>>>,
+    /// Counts changes of what rails can be used.
+    changes: watch::Sender<u64>,
+    events: EventCounts,
+    followers: Mutex<Vec<OwnedTask>>,
+    runtime: Handle,
 }
 
-/// The regions of one memory, one per rail.
+/// The regions of one memory, one per rail whose device is there.
 struct Registered {
-    regions: Vec<Arc<MemoryRegion>>,
+    regions: Vec<Option<Arc<MemoryRegion>>>,
     /// [`Registration`]s of it.
     count: usize,
 }
@@ -93,13 +88,14 @@ pub struct Registration {
 }
 
 impl Rails {
-    /// Opens every device that the options name, and takes each of its ports that is active and has an address. Reapers
-    /// run on `runtime`.
+    /// Opens every device that the options name, for each of its ports: a port is used while it is active and has an
+    /// address. Tasks run on `runtime`.
     ///
     /// # Errors
-    /// [`NoRails`]. A device that cannot be used beside others that can is logged.
+    /// [`NoRails`] if there is no device that can be opened, or no port that can be used now and none is waited for. A
+    /// device or port that can't be used beside others that can is logged.
     pub fn open(options: RailsOptions, runtime: &Handle) -> Result<Arc<Self>, NoRails> {
-        let (mut rails, mut reasons) = (Vec::new(), Vec::new());
+        let (mut rails, mut watched, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         let names = match (&options.devices, devices()) {
             (Some(names), Ok(_)) => names.clone(),
             (None, Ok(found)) => found,
@@ -110,14 +106,16 @@ impl Rails {
         };
         for name in names {
             match open_device(&name, &options, runtime) {
-                Ok((mut found, mut unused)) => {
-                    rails.append(&mut found);
-                    reasons.append(&mut unused);
+                Ok((events, found)) => {
+                    watched.push((events, (rails.len()..rails.len() + found.len()).collect()));
+                    rails.extend(found.into_iter().map(Arc::new));
                 }
                 Err(error) => reasons.push(format!("{name}: {error}")),
             }
         }
-        if rails.is_empty() {
+        reasons.extend(unused(&rails));
+        let is_used = |rail: &Arc<Rail>| options.waits_for_ports || rail.is_up();
+        if !rails.iter().any(is_used) {
             if reasons.is_empty() {
                 reasons.push("there is none".to_owned());
             }
@@ -126,19 +124,58 @@ impl Rails {
         for reason in reasons {
             tracing::warn!(reason, "a device or port is not used for RDMA");
         }
-        for rail in &rails {
-            tracing::info!(rail = rail.name, subnet = %rail.subnet, "a port is used for RDMA");
-        }
-        Ok(Arc::new(Self {
+        let opened = Arc::new(Self {
             rails,
             options,
             registered: Mutex::default(),
-        }))
+            connections: Mutex::default(),
+            changes: watch::Sender::new(0),
+            events: EventCounts::default(),
+            followers: Mutex::default(),
+            runtime: runtime.clone(),
+        });
+        opened.follow(watched);
+        Ok(opened)
     }
 
-    /// Names of the rails, device and port.
+    /// Acts on what devices say from now on.
+    fn follow(self: &Arc<Self>, watched: Vec<(AsyncEvents, Vec<usize>)>) {
+        let _inside = self.runtime.enter();
+        let following = watched
+            .into_iter()
+            .map(|(events, own)| OwnedTask::spawn(follow(events, Arc::downgrade(self), own)));
+        self.followers.lock().extend(following);
+        for (number, rail) in self.rails.iter().enumerate() {
+            if let Ok(address) = rail.address() {
+                tracing::info!(rail = rail.name, subnet = %address.subnet, "a port is used for RDMA");
+            }
+            // It may have changed before somebody listened.
+            self.examine(number);
+        }
+    }
+
+    /// Names of the rails that can be used now, device and port.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.rails.iter().map(|rail| rail.name.as_str())
+        let up = self.rails.iter().filter(|rail| rail.is_up());
+        up.map(|rail| rail.name.as_str())
+    }
+
+    /// Another number after each change of what rails can be used.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Why rails cannot be used now that can't.
+    #[must_use]
+    pub fn unused(&self) -> Vec<String> {
+        unused(&self.rails)
+    }
+
+    /// What devices said unasked.
+    #[must_use]
+    pub fn events(&self) -> &EventCounts {
+        &self.events
     }
 
     pub(super) fn all(&self) -> &[Arc<Rail>] {
@@ -164,7 +201,10 @@ impl Rails {
             return Ok(registration());
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        let register = |rail: &Arc<Rail>| MemoryRegion::register(&rail.domain, memory.whole(), access);
+        let register = |rail: &Arc<Rail>| match rail.opened() {
+            Ok(opened) => MemoryRegion::register(&opened.domain, memory.whole(), access).map(Some),
+            Err(_) => Ok(None),
+        };
         let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
         let mut registered = self.registered.lock();
         let known = registered
@@ -177,7 +217,7 @@ impl Rails {
     /// The region that a memory is registered as with a rail.
     pub(super) fn region(&self, rail: usize, memory: &Arc<Memory>) -> Option<Arc<MemoryRegion>> {
         let registered = self.registered.lock();
-        Some(Arc::clone(&registered.get(&name_of(memory))?.regions[rail]))
+        registered.get(&name_of(memory))?.regions[rail].clone()
     }
 
     /// The parts of registered memory that slices are, for requests on one rail. What is not registered is, for as long
@@ -192,7 +232,98 @@ impl Rails {
 
     /// Registers a slice alone.
     pub(super) fn lend(&self, rail: usize, slice: &Slice, access: Access) -> Result<Arc<MemoryRegion>, VerbsError> {
-        MemoryRegion::register(&self.rails[rail].domain, slice.clone(), access)
+        let opened = self.rails[rail].opened()?;
+        MemoryRegion::register(&opened.domain, slice.clone(), access)
+    }
+
+    /// Paths of a new connection, or to a peer that has one.
+    pub(super) fn paths(&self, is_initiator: bool) -> Arc<Paths> {
+        let paths = Arc::new(Paths::new(is_initiator));
+        let mut connections = self.connections.lock();
+        connections.retain(|known| known.strong_count() > 0);
+        connections.push(Arc::downgrade(&paths));
+        paths
+    }
+
+    /// Tells of each change of what rails can be used.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A new queue pair of a rail, in INIT. Where there are as many as there may be, those that this side has not used for
+    /// the longest time make room.
+    pub(super) fn queue_pair(&self, rail: usize) -> Result<QueuePair<Ticket>, VerbsError> {
+        loop {
+            match self.rails[rail].queue_pair() {
+                Err(VerbsError::CompletionQueueFull { .. }) if self.rest_least_used(rail) => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Closes the path of a rail that this side has not used for the longest time; false if all are in use.
+    fn rest_least_used(&self, rail: usize) -> bool {
+        let connections = self.connections();
+        let idle = connections.iter().flat_map(|paths| {
+            paths
+                .idle(rail)
+                .into_iter()
+                .map(move |(idle, path)| (idle, paths, path))
+        });
+        let least = idle
+            .filter(|(idle, ..)| *idle >= VERBS_IDLE_MIN)
+            .max_by_key(|(idle, ..)| *idle);
+        let Some((idle, paths, path)) = least else { return false };
+        tracing::debug!(rail = self.rails[rail].name, ?idle, "a path is closed to make room");
+        paths.rest(&path);
+        true
+    }
+
+    /// Looks at a port again. If it went down, or has another address, its paths do not carry any more.
+    pub(super) fn examine(&self, number: usize) {
+        let rail = &self.rails[number];
+        let Some(address) = rail.examine() else { return };
+        match address {
+            Ok(address) => tracing::info!(rail = rail.name, subnet = %address.subnet, "a port is used for RDMA"),
+            Err(reason) => tracing::warn!(rail = rail.name, reason, "a port is not used for RDMA any more"),
+        }
+        self.changed(&[number]);
+    }
+
+    /// The device of these rails is gone: it is let go.
+    pub(super) fn device_gone(&self, own: &[usize], reason: &str) {
+        let opened: Vec<_> = own.iter().filter_map(|rail| self.rails[*rail].gone(reason)).collect();
+        for rail in own {
+            tracing::error!(rail = self.rails[*rail].name, reason, "a device is gone");
+        }
+        self.changed(own);
+        let mut gone = Vec::new();
+        for known in self.registered.lock().values_mut() {
+            gone.extend(own.iter().filter_map(|rail| known.regions[*rail].take()));
+        }
+        // Deregistering takes time: without the lock.
+        drop(gone);
+        for opened in opened {
+            self.runtime.spawn(opened.let_go());
+        }
+    }
+
+    fn changed(&self, rails: &[usize]) {
+        self.lose_paths(|path| rails.contains(&path.rail));
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Ends paths that do not carry any more, of whatever connection.
+    pub(super) fn lose_paths(&self, is_lost: impl Fn(&Path) -> bool) {
+        for paths in self.connections() {
+            for path in paths.up().iter().filter(|path| is_lost(path)) {
+                paths.lose(path);
+            }
+        }
+    }
+
+    fn connections(&self) -> Vec<Arc<Paths>> {
+        self.connections.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -228,18 +359,9 @@ impl fmt::Debug for Registration {
     }
 }
 
-impl Rail {
-    /// A new queue pair in INIT, which lets its peer read.
-    pub(super) fn queue_pair(&self) -> Result<QueuePair<Ticket>, VerbsError> {
-        let options = QueuePairOptions {
-            port: self.port,
-            inline_bytes: 0,
-            ..QueuePairOptions::default()
-        };
-        let queue_pair = QueuePair::new(&self.domain, &self.queue, options)?;
-        queue_pair.initialise(Access::REMOTE_READ)?;
-        Ok(queue_pair)
-    }
+fn unused(rails: &[Arc<Rail>]) -> Vec<String> {
+    let reason = |rail: &Arc<Rail>| Some(format!("{}: {}", rail.name, rail.address().err()?));
+    rails.iter().filter_map(reason).collect()
 }
 
 /// Where a memory is. It is kept while it is a key, so no other memory is there.
@@ -247,62 +369,13 @@ fn name_of(memory: &Arc<Memory>) -> usize {
     Arc::as_ptr(memory).addr()
 }
 
-/// The rails of one device, and why others of its ports are none.
-fn open_device(
-    name: &str,
-    options: &RailsOptions,
-    runtime: &Handle,
-) -> Result<(Vec<Arc<Rail>>, Vec<String>), VerbsError> {
+/// The rails of one device, one per port, and what it says unasked.
+fn open_device(name: &str, options: &RailsOptions, runtime: &Handle) -> Result<(AsyncEvents, Vec<Rail>), VerbsError> {
     let device = Device::open(name)?;
     let domain = ProtectionDomain::new(&device)?;
-    let (mut rails, mut unused) = (Vec::new(), Vec::new());
-    for number in 1..=device.attributes().ports {
-        let port = device.port(number)?;
-        if port.state != PortState::Active {
-            unused.push(format!("{name}, port {number}: it is {:?}", port.state));
-            continue;
-        }
-        let Some(gid) = choose_gid(&device.gids(number)?, options.gid_index) else {
-            unused.push(format!("{name}, port {number}: it has no address that serves"));
-            continue;
-        };
-        let entries = VERBS_QUEUE_PAIRS_MAX * (VERBS_SEND_REQUESTS + 1);
-        let queue = CompletionQueue::new(&device, entries)?;
-        let _inside = runtime.enter();
-        let channel = CompletionChannel::new(&queue)?;
-        let name = format!("{name}:{number}");
-        rails.push(Arc::new(Rail {
-            port: number,
-            gid,
-            subnet: subnet_of(&gid),
-            domain: Arc::clone(&domain),
-            queue,
-            reaper: runtime.spawn(reap(name.clone(), channel, options.spin)),
-            name,
-        }));
-    }
-    Ok((rails, unused))
-}
-
-/// The subnet of an address: that of the interface it belongs to, or the first 64 bits.
-fn subnet_of(gid: &GidEntry) -> Subnet {
-    let address: Ipv6Addr = gid.gid.ipv6();
-    let interface = gid.interface_name();
-    Subnet::of_interface(address, interface.as_deref()).unwrap_or_else(|| Subnet::new(address, 64))
-}
-
-/// Gives completions to whom they belong, for ever.
-async fn reap(rail: String, mut channel: CompletionChannel<Ticket>, spin: Duration) {
-    let mut found = Vec::new();
-    loop {
-        if let Err(error) = channel.reap(spin, &mut found).await {
-            tracing::error!(rail, %error, "a device gives no completions any more");
-            return;
-        }
-        for completion in found.drain(..) {
-            // What it read into or from is let go of before its owner hears of it.
-            drop(completion.parts);
-            completion.context.complete(completion.status);
-        }
-    }
+    let _inside = runtime.enter();
+    let events = AsyncEvents::new(&device)?;
+    let ports = 1..=device.attributes().ports;
+    let rails = ports.map(|port| Rail::open(&domain, port, options, runtime));
+    Ok((events, rails.collect::<Result<_, _>>()?))
 }

@@ -3,25 +3,31 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::carry::{Piece, PieceError, carry};
+use super::flight::Ticket;
 use super::message::{Accept, Ask, Offer, Pull, Tell};
 use super::path::{Path, Paths};
 use super::plan::window;
 use super::rails::{Rails, Registration};
+use super::room::Room;
 use crate::engine::{Op, TransferError};
 use crate::exports::{Access as Granted, Exports, Wanted};
 use crate::ids::{RemoteKey, SessionId};
-use crate::limits::{VERBS_KEYS_MAX, VERBS_PROBE_BYTES, VERBS_PULL_GRACE};
+use crate::limits::{
+    VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PROBE_BYTES, VERBS_PULL_GRACE,
+    VERBS_ROOM_TIMEOUT,
+};
 use crate::link::{BoxFuture, Service, Session};
 use crate::memory::{Memory, Slice};
-use crate::verbs::{Access, MemoryRegion, Remote, VerbsError};
+use crate::verbs::{Access, GidEntry, MemoryRegion, QueuePair, Remote, VerbsError};
 
 /// Answers the calls of RDMA connections to the exports of this process. Give it to the listener
 /// ([`Serving::rdma`](crate::link::Serving)).
@@ -42,7 +48,8 @@ struct Inner {
 /// What one link has set up.
 struct Connected {
     session: SessionId,
-    paths: Paths,
+    paths: Arc<Paths>,
+    room: Room,
     /// Exports that are not registered by their owner, registered for this peer: by key, one region per rail.
     lent: Mutex<HashMap<(RemoteKey, usize), Arc<MemoryRegion>>>,
 }
@@ -100,6 +107,7 @@ impl Service for RdmaTarget {
         let connected = self.inner.sessions.lock().remove(&name_of(session));
         if let Some(connected) = connected {
             connected.paths.close("the peer's link has ended");
+            connected.room.close();
         }
     }
 }
@@ -122,12 +130,18 @@ impl Inner {
         let connected = Arc::clone(self.sessions.lock().entry(name_of(session)).or_insert_with(|| {
             Arc::new(Connected {
                 session: session.session,
-                paths: Paths::new(),
+                paths: self.rails.paths(false),
+                room: Room::default(),
                 lent: Mutex::default(),
             })
         }));
         match ask {
-            Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers),
+            Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers).await,
+            Ask::Rest(paths) => {
+                connected.paths.end(&paths);
+                Tell::Done
+            }
+            Ask::Listen => connected.room.next(VERBS_LISTEN_TIMEOUT).await,
             Ask::Resolve { key } => self.resolve(&connected, key),
             Ask::Pull(pulls) => {
                 let deadline = deadline.checked_sub(VERBS_PULL_GRACE).unwrap_or(deadline);
@@ -136,17 +150,18 @@ impl Inner {
         }
     }
 
-    fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
+    async fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
         let (mut accepted, mut refused) = (Vec::new(), Vec::new());
         for offer in offers {
             let used = |rail: &usize| connected.paths.up().iter().filter(|path| path.rail == *rail).count();
             let rails = self.rails.all().iter().enumerate();
-            let fits = rails.filter(|(_, rail)| any_subnet || rail.subnet == offer.subnet);
-            let Some(rail) = fits.map(|(rail, _)| rail).min_by_key(used) else {
+            let up = rails.filter_map(|(number, rail)| Some((number, rail.address().ok()?)));
+            let fits = up.filter(|(_, address)| any_subnet || address.subnet == offer.subnet);
+            let Some((rail, address)) = fits.min_by_key(|(rail, _)| used(rail)) else {
                 refused.push(format!("the peer has no port in {}", offer.subnet));
                 continue;
             };
-            match self.accept(connected, rail, &offer) {
+            match self.accept(connected, rail, &address.gid, &offer).await {
                 Ok(accept) => accepted.push(accept),
                 Err(error) => refused.push(format!("{}: {error}", self.rails.all()[rail].name)),
             }
@@ -157,16 +172,21 @@ impl Inner {
         }
     }
 
-    fn accept(&self, connected: &Connected, number: usize, offer: &Offer) -> Result<Accept, VerbsError> {
-        let rail = &self.rails.all()[number];
-        let queue_pair = rail.queue_pair()?;
-        let endpoint = queue_pair.endpoint(&rail.gid, rand::random())?;
-        queue_pair.connect(&endpoint, &rail.gid, &offer.endpoint, self.rails.timing())?;
+    async fn accept(
+        &self,
+        connected: &Connected,
+        number: usize,
+        gid: &GidEntry,
+        offer: &Offer,
+    ) -> Result<Accept, VerbsError> {
+        let queue_pair = self.queue_pair(number).await?;
+        let endpoint = queue_pair.endpoint(gid, rand::random())?;
+        queue_pair.connect(&endpoint, gid, &offer.endpoint, self.rails.timing())?;
         connected.paths.add(Path::new(offer.path, number, queue_pair));
-        let probe = self
-            .rails
-            .region(number, &self.probed)
-            .expect("it is registered while this lives");
+        let probe = self.rails.region(number, &self.probed);
+        let probe = probe.ok_or_else(|| VerbsError::Gone {
+            port: self.rails.all()[number].name.clone(),
+        })?;
         Ok(Accept {
             path: offer.path,
             endpoint,
@@ -175,6 +195,38 @@ impl Inner {
                 key: probe.key(),
             },
         })
+    }
+
+    /// A new queue pair; peers are asked for room where there is none.
+    async fn queue_pair(&self, rail: usize) -> Result<QueuePair<Ticket>, VerbsError> {
+        for idle in [VERBS_IDLE_LONG, VERBS_IDLE_MIN] {
+            let is_full = |made: &Result<_, _>| matches!(made, Err(VerbsError::CompletionQueueFull { .. }));
+            let mut made = self.rails.queue_pair(rail);
+            if !is_full(&made) {
+                return made;
+            }
+            self.ask_for_room(rail, idle);
+            let until = Instant::now() + VERBS_ROOM_TIMEOUT;
+            while is_full(&made) && Instant::now() < until {
+                sleep(VERBS_ROOM_TIMEOUT / 20).await;
+                made = self.rails.queue_pair(rail);
+            }
+            if !is_full(&made) {
+                return made;
+            }
+        }
+        self.rails.queue_pair(rail)
+    }
+
+    fn ask_for_room(&self, rail: usize, idle: Duration) {
+        for connected in self.sessions.lock().values() {
+            let up = connected.paths.up();
+            let of_rail = up.iter().filter(|path| path.rail == rail);
+            let paths: Vec<u8> = of_rail.map(|path| path.number).collect();
+            if !paths.is_empty() {
+                connected.room.ask(paths, idle);
+            }
+        }
     }
 
     fn resolve(&self, connected: &Connected, key: RemoteKey) -> Tell {

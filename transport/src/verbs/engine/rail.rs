@@ -1,0 +1,203 @@
+//! One port of a device: whether it can be used, and what transfers over it need.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use super::flight::Ticket;
+use super::rails::RailsOptions;
+use super::subnet::Subnet;
+use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_SEND_REQUESTS};
+use crate::task::OwnedTask;
+use crate::verbs::{
+    Access, Completion, CompletionChannel, CompletionQueue, Device, GidEntry, PortState, ProtectionDomain, QueuePair,
+    QueuePairOptions, VerbsError, choose_gid,
+};
+
+/// How often it is looked whether a device that is gone is still in use.
+const LET_GO_PERIOD: Duration = Duration::from_millis(100);
+
+/// A port's address, and the network that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) gid: GidEntry,
+    pub(super) subnet: Subnet,
+}
+
+/// One port of a device.
+#[derive(Debug)]
+pub(super) struct Rail {
+    /// Of the device and port.
+    pub(super) name: String,
+    pub(super) port: u8,
+    gid_index: Option<u32>,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None`: the device is gone.
+    opened: Option<Arc<Opened>>,
+    /// While it can be used; else why it can't.
+    address: Result<Address, String>,
+}
+
+/// A device that is in use, and what belongs to one of its ports.
+#[derive(Debug)]
+pub(super) struct Opened {
+    device: Arc<Device>,
+    pub(super) domain: Arc<ProtectionDomain>,
+    queue: Arc<CompletionQueue<Ticket>>,
+    /// Of the queue while no queue pair has its share.
+    entries: u32,
+    _reaper: OwnedTask,
+}
+
+impl Rail {
+    /// A port of a device, whose completions are reaped on `runtime`.
+    pub(super) fn open(
+        domain: &Arc<ProtectionDomain>,
+        port: u8,
+        options: &RailsOptions,
+        runtime: &Handle,
+    ) -> Result<Self, VerbsError> {
+        let device = domain.device();
+        let name = format!("{}:{port}", device.name());
+        let entries = options.queue_pairs_max.saturating_mul(VERBS_SEND_REQUESTS + 1);
+        let queue = CompletionQueue::new(device, entries)?;
+        let _inside = runtime.enter();
+        let channel = CompletionChannel::new(&queue)?;
+        let opened = Opened {
+            device: Arc::clone(device),
+            domain: Arc::clone(domain),
+            entries: queue.free(),
+            queue,
+            _reaper: OwnedTask::spawn(reap(name.clone(), channel, options.spin)),
+        };
+        let address = opened.address(port, options.gid_index)?;
+        Ok(Self {
+            name,
+            port,
+            gid_index: options.gid_index,
+            state: RwLock::new(State {
+                opened: Some(Arc::new(opened)),
+                address,
+            }),
+        })
+    }
+
+    /// Its address, while it can be used; else why it can't.
+    pub(super) fn address(&self) -> Result<Address, String> {
+        self.state.read().address.clone()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state.read().address.is_ok()
+    }
+
+    /// What is there of its device.
+    pub(super) fn opened(&self) -> Result<Arc<Opened>, VerbsError> {
+        let opened = self.state.read().opened.clone();
+        opened.ok_or_else(|| VerbsError::Gone {
+            port: self.name.clone(),
+        })
+    }
+
+    /// Looks at the port again. If that changes anything, what it is now.
+    pub(super) fn examine(&self) -> Option<Result<Address, String>> {
+        let opened = self.opened().ok()?;
+        let address = match opened.address(self.port, self.gid_index) {
+            Ok(address) => address,
+            Err(error) => Err(error.to_string()),
+        };
+        let mut state = self.state.write();
+        if state.address == address || state.opened.is_none() {
+            return None;
+        }
+        state.address = address.clone();
+        Some(address)
+    }
+
+    /// Its device is gone: what was opened is returned once.
+    pub(super) fn gone(&self, reason: &str) -> Option<Arc<Opened>> {
+        let mut state = self.state.write();
+        state.address = Err(reason.to_owned());
+        state.opened.take()
+    }
+
+    /// A new queue pair in INIT, which lets its peer read.
+    pub(super) fn queue_pair(&self) -> Result<QueuePair<Ticket>, VerbsError> {
+        let opened = self.opened()?;
+        let options = QueuePairOptions {
+            port: self.port,
+            inline_bytes: 0,
+            ..QueuePairOptions::default()
+        };
+        let queue_pair = QueuePair::new(&opened.domain, &opened.queue, options)?;
+        queue_pair.initialise(Access::REMOTE_READ)?;
+        Ok(queue_pair)
+    }
+}
+
+impl Opened {
+    /// The address of a port, or why it is not used.
+    fn address(&self, number: u8, gid_index: Option<u32>) -> Result<Result<Address, String>, VerbsError> {
+        let port = self.device.port(number)?;
+        if port.state != PortState::Active {
+            return Ok(Err(format!("it is {:?}", port.state)));
+        }
+        let Some(gid) = choose_gid(&self.device.gids(number)?, gid_index) else {
+            return Ok(Err("it has no address that serves".to_owned()));
+        };
+        let subnet = subnet_of(&gid);
+        Ok(Ok(Address { gid, subnet }))
+    }
+
+    /// Keeps a device that is gone until nothing uses it any more, or for a bounded time, and then closes it.
+    pub(super) async fn let_go(self: Arc<Self>) {
+        let rounds = VERBS_FLUSH_TIMEOUT.as_millis() / LET_GO_PERIOD.as_millis();
+        for _ in 0..rounds {
+            if self.queue.free() == self.entries {
+                return;
+            }
+            // The reaper may have ended with the device.
+            let mut found = Vec::new();
+            if self.queue.poll(&mut found).is_ok() || !found.is_empty() {
+                deliver(found.drain(..));
+            }
+            sleep(LET_GO_PERIOD).await;
+        }
+        tracing::error!(device = self.device.name(), "a device that is gone is still in use");
+    }
+}
+
+/// The subnet of an address: that of the interface it belongs to, or the first 64 bits.
+fn subnet_of(gid: &GidEntry) -> Subnet {
+    let address: Ipv6Addr = gid.gid.ipv6();
+    let interface = gid.interface_name();
+    Subnet::of_interface(address, interface.as_deref()).unwrap_or_else(|| Subnet::new(address, 64))
+}
+
+/// Gives completions to whom they belong, for ever.
+async fn reap(rail: String, mut channel: CompletionChannel<Ticket>, spin: Duration) {
+    let mut found = Vec::new();
+    loop {
+        if let Err(error) = channel.reap(spin, &mut found).await {
+            tracing::error!(rail, %error, "a device gives no completions any more");
+            return;
+        }
+        deliver(found.drain(..));
+    }
+}
+
+fn deliver(completions: impl Iterator<Item = Completion<Ticket>>) {
+    for completion in completions {
+        // What it read into or from is let go of before its owner hears of it.
+        drop(completion.parts);
+        completion.context.complete(completion.status);
+    }
+}

@@ -1,0 +1,224 @@
+//! The paths of an initiator's connection: connected, tried, connected again where they were lost, closed where the peer
+//! needs room.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::connection::Shared;
+use super::flight::{Flight, Ticket};
+use super::message::{Accept, Ask, Offer, Tell};
+use super::path::{Path, ReadRequest, pause};
+use crate::limits::{
+    VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
+    VERBS_RECONNECTS_MAX,
+};
+use crate::memory::Memory;
+use crate::verbs::{Access, GidEntry, QueuePair, Status, VerbsError};
+
+/// Connects lost paths again, until the link ends.
+pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
+    let mut changes = shared.rails.changes();
+    let mut failures = 0;
+    loop {
+        changes.mark_unchanged();
+        let wanted = shared.wanted();
+        let missing = tokio::select! {
+            biased;
+            reason = shared.link.closed() => return shared.paths.close(&reason),
+            rested = shared.paths.rested() => {
+                // A peer that does not hear it has queue pairs that lead nowhere, until they are connected anew.
+                _ = shared.ask(&Ask::Rest(rested), Instant::now() + VERBS_CONNECT_TIMEOUT).await;
+                continue;
+            }
+            _ = changes.changed() => {
+                failures = 0;
+                continue;
+            }
+            missing = shared.paths.missing(&wanted) => missing,
+        };
+        if shared.paths.closed().is_some() {
+            return;
+        }
+        // A port that is active again is tried at once.
+        if timeout(shared.pause(failures), changes.changed()).await.is_ok() {
+            failures = 0;
+            continue;
+        }
+        let reasons = shared
+            .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
+            .await;
+        failures = if reasons.is_empty() { 0 } else { failures + 1 };
+        if failures >= VERBS_RECONNECTS_MAX && shared.paths.up().is_empty() {
+            // Whoever uses it may have another way to the peer.
+            return shared.close("no path to the peer over RDMA is up any more");
+        }
+        for reason in reasons {
+            tracing::debug!(peer = %shared.peer, reason, "a path is not up");
+        }
+    }
+}
+
+/// Closes paths that are not used when the peer asks for that, until the link ends.
+pub(super) async fn listen(shared: Arc<Shared>) {
+    while !shared.link.is_closed() {
+        let told = shared
+            .ask(&Ask::Listen, Instant::now() + 2 * VERBS_LISTEN_TIMEOUT)
+            .await;
+        match told {
+            Ok(Tell::Crowded { paths, idle_ms }) => {
+                shared.rest_unused(&paths, Duration::from_millis(idle_ms.into()));
+            }
+            // Also a peer that stands still or does not understand.
+            _ => sleep(VERBS_LISTEN_PAUSE).await,
+        }
+    }
+}
+
+/// A queue pair that the peer is asked to connect to one of its own.
+struct Offered {
+    queue_pair: QueuePair<Ticket>,
+    gid: GidEntry,
+    offer: Offer,
+}
+
+impl Shared {
+    /// One path per rail that can be used, named alike.
+    pub(super) fn usable(&self) -> Vec<u8> {
+        let rails = self.rails.all().iter().take(VERBS_PATHS_MAX).enumerate();
+        let up = rails.filter(|(_, rail)| rail.is_up());
+        up.filter_map(|(number, _)| u8::try_from(number).ok()).collect()
+    }
+
+    /// The paths that are to be up: of all rails, while none can be used.
+    fn wanted(&self) -> Vec<u8> {
+        let usable = self.usable();
+        match usable.is_empty() {
+            true => (0..u8::try_from(self.rails.all().len().min(VERBS_PATHS_MAX)).unwrap_or(0)).collect(),
+            false => usable,
+        }
+    }
+
+    /// The pause before lost paths are tried again. A host all of whose ports are down may have them back soon: that is
+    /// waited for as long as a silent peer is.
+    fn pause(&self, failures: u32) -> Duration {
+        match self.usable().is_empty() {
+            true => pause(failures).max(self.rails.timing().silence()),
+            false => pause(failures),
+        }
+    }
+
+    /// Closes those of these paths that were not used for some time.
+    fn rest_unused(&self, numbers: &[u8], least: Duration) {
+        for path in self.paths.up() {
+            if numbers.contains(&path.number) && path.idle().is_some_and(|idle| idle >= least) {
+                tracing::debug!(peer = %self.peer, path = path.number, "a path is closed to make room at the peer");
+                self.paths.rest(&path);
+            }
+        }
+    }
+
+    /// A queue pair to be connected over a rail.
+    fn offer(&self, number: u8) -> Result<Offered, String> {
+        let rail = &self.rails.all()[usize::from(number)];
+        let address = rail.address().map_err(|reason| format!("{}: {reason}", rail.name))?;
+        let made = self.rails.queue_pair(number.into()).and_then(|queue_pair| {
+            let endpoint = queue_pair.endpoint(&address.gid, rand::random())?;
+            Ok((queue_pair, endpoint))
+        });
+        let (queue_pair, endpoint) = made.map_err(|error| format!("{}: {error}", rail.name))?;
+        Ok(Offered {
+            queue_pair,
+            gid: address.gid,
+            offer: Offer {
+                path: number,
+                subnet: address.subnet,
+                endpoint,
+            },
+        })
+    }
+
+    /// Connects and tries paths; says why those are not up that are not.
+    pub(super) async fn connect(&self, numbers: &[u8], any_subnet: bool, deadline: Instant) -> Vec<String> {
+        let (mut made, mut reasons) = (HashMap::new(), Vec::new());
+        for number in numbers {
+            match self.offer(*number) {
+                Ok(offered) => _ = made.insert(*number, offered),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        if made.is_empty() {
+            return reasons;
+        }
+        let offers = made.values().map(|offered| offered.offer).collect();
+        let accepted = match self.ask(&Ask::Connect { any_subnet, offers }, deadline).await {
+            Ok(Tell::Connected { accepted, refused }) => {
+                reasons.extend((!refused.is_empty()).then_some(refused));
+                accepted
+            }
+            Ok(_) => vec![],
+            Err(error) => {
+                reasons.push(error.to_string());
+                return reasons;
+            }
+        };
+        let tries = accepted.into_iter().filter_map(|accept| {
+            let Offered { queue_pair, gid, offer } = made.remove(&accept.path)?;
+            Some(async move {
+                queue_pair.connect(&offer.endpoint, &gid, &accept.endpoint, self.rails.timing())?;
+                let path = Path::new(accept.path, accept.path.into(), queue_pair);
+                self.probe(&path, &accept, deadline).await?;
+                Ok::<_, Unusable>(path)
+            })
+        });
+        for tried in join_all(tries).await {
+            match tried {
+                Ok(path) => {
+                    self.forget_places();
+                    self.paths.add(path);
+                }
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        reasons
+    }
+
+    /// Reads a few bytes over a new path.
+    async fn probe(&self, path: &Arc<Path>, accept: &Accept, deadline: Instant) -> Result<(), Unusable> {
+        let scratch = Arc::new(Memory::from_vec(vec![0; VERBS_PROBE_BYTES])).whole();
+        let into = self
+            .rails
+            .lend(path.rail, &scratch, Access::LOCAL_WRITE)?
+            .part_of(&scratch)?;
+        let flight = Flight::new(1);
+        let read = ReadRequest {
+            request: 0,
+            from: accept.probe,
+            into: vec![into],
+        };
+        let trying = async {
+            path.post(&flight, vec![read]).await;
+            flight.landed().await;
+        };
+        let in_time = timeout_at(deadline, trying).await;
+        match (in_time, flight.statuses()[0]) {
+            (Ok(()), Some(Status::Success)) => Ok(()),
+            (_, status) => {
+                path.fail();
+                Err(Unusable::Probe(status))
+            }
+        }
+    }
+}
+
+/// Why a new path is not used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    #[error("a path was connected and does not carry: {}", .0.map_or("no answer".to_owned(), |status| status.to_string()))]
+    Probe(Option<Status>),
+}
