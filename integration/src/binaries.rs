@@ -14,15 +14,23 @@ pub struct Binaries {
 }
 
 /// The executables of the same profile and target directory as the running test. The first call of a process builds what is not up to
-/// date, so a test never runs against yesterday's daemon.
+/// date, so a test never runs against yesterday's daemon. A test that was carried elsewhere, such as into the machine with RDMA devices, takes
+/// those that lie beside it.
 pub fn binaries() -> &'static Binaries {
     static BINARIES: OnceLock<Binaries> = OnceLock::new();
     BINARIES.get_or_init(|| {
-        let profile_dir = profile_dir();
-        build(&profile_dir);
+        let dir = dir_of_this_test();
+        let dir = match dir.ends_with("deps") {
+            true => {
+                let profile_dir = dir.parent().expect("the target directory");
+                build(profile_dir);
+                profile_dir
+            }
+            false => &dir,
+        };
         let binary = |name: &str| {
-            let path = profile_dir.join(name);
-            assert!(path.is_file(), "{} was not built", path.display());
+            let path = dir.join(name);
+            assert!(path.is_file(), "there is no {}", path.display());
             path
         };
         Binaries {
@@ -32,16 +40,11 @@ pub fn binaries() -> &'static Binaries {
     })
 }
 
-/// `target/<profile>`, two levels above the test executable in `target/<profile>/deps`.
-fn profile_dir() -> PathBuf {
+/// `target/<profile>/deps`, where cargo puts tests, or wherever it was carried.
+fn dir_of_this_test() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
-    let deps = test.parent().expect("the directory of the running test");
-    assert!(
-        deps.ends_with("deps"),
-        "{} is not where cargo puts tests",
-        test.display()
-    );
-    deps.parent().expect("the target directory").to_path_buf()
+    let dir = test.parent().expect("the directory of the running test");
+    dir.to_path_buf()
 }
 
 fn build(profile_dir: &Path) {

@@ -32,6 +32,8 @@ pub struct ClusterOptions {
     pub network: Option<Arc<Network>>,
     /// More lines for every configuration file; tables other than `node`, `cluster`, `listen`, `segments` and `log`.
     pub more_config: String,
+    /// More lines for the configuration file of the node of the same index alone; none where there are fewer.
+    pub config_of: Vec<String>,
 }
 
 impl Default for ClusterOptions {
@@ -42,6 +44,7 @@ impl Default for ClusterOptions {
             proxied: Vec::new(),
             network: None,
             more_config: String::new(),
+            config_of: Vec::new(),
         }
     }
 }
@@ -87,8 +90,10 @@ impl Cluster {
             .map(|index| prepare_node(dir.path(), index, &secret_file, options))
             .collect();
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.advertised())).collect();
-        for node in &nodes {
-            std::fs::write(node.config_file(), config(node, &members, options)).expect("a config file can be written");
+        for (index, node) in nodes.iter().enumerate() {
+            let mut text = config(node, &members, options);
+            text.push_str(options.config_of.get(index).map_or("", String::as_str));
+            std::fs::write(node.config_file(), text).expect("a config file can be written");
         }
         Self { nodes, _dir: dir }
     }

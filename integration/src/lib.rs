@@ -5,7 +5,7 @@
 //!
 //! * [`cluster`] – starts nodes with a static view and looks after them; [`node`] – one of them.
 //! * [`http`], [`raw`] – a small HTTP client, and a client of the link that does exactly what it is told.
-//! * [`machine`] – a machine with RDMA devices, in which programs run.
+//! * [`machine`] – a machine with RDMA devices, in which programs run; [`rails`] – what tests that run there see and do.
 //! * [`network`] – namespaces for nodes, joined by links that can be cut.
 //! * [`objects`] – what was put into a cluster, and whether it is found again.
 //! * [`proxy`] – stands between nodes and damages, stalls or cuts.
@@ -27,6 +27,7 @@ pub mod node;
 pub mod objects;
 pub mod payload;
 pub mod proxy;
+pub mod rails;
 pub mod raw;
 pub mod sources;
 pub mod wait;

@@ -1,0 +1,38 @@
+//! Real agents on real devices, and what can go wrong: `verbs_agents.rs` as a program where RDMA devices are.
+
+use std::time::Duration;
+
+use tenon_integration::binaries::binaries;
+use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
+
+/// Emulated processors are slow, and some of it waits for failures to be noticed.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Less than any agent's memory, and more than what it locks beside it.
+const LOCKED_MEMORY_KIB: u64 = 4 << 10;
+
+#[test]
+fn agents_keep_their_promises_over_rdma_whatever_fails() {
+    let test = test_binary("tenon-integration", "verbs_agents").expect("it builds");
+    let name = test
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a name")
+        .to_owned();
+    let binaries = binaries();
+    let options = MachineOptions {
+        programs: vec![binaries.tenond.clone(), binaries.tenon.clone(), test],
+        memory_mib: 2048,
+        ..MachineOptions::default()
+    };
+    let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");
+    let bounded = Job::program(&name, ["--nocapture", "too_little_locked_memory"]);
+    let output = place.run(&bounded.locked_memory_kib(LOCKED_MEMORY_KIB).timeout(TIMEOUT));
+    let text = output.expect("the job ends").expect_success();
+    assert!(text.contains("1 passed"), "{text}");
+    let tests = Job::program(
+        &name,
+        ["--test-threads=1", "--nocapture", "--skip", "too_little_locked_memory"],
+    );
+    let output = place.run(&tests.timeout(TIMEOUT)).expect("the job ends");
+    println!("{}", output.expect_success());
+}
