@@ -114,6 +114,8 @@ pub const VERBS_RETRIES_MAX: u8 = 6;
 pub const VERBS_TIMEOUT_EXPONENT_MAX: u8 = 20;
 /// Queue pairs of one port: with the largest queues, what one completion queue of common devices has room for.
 pub const VERBS_QUEUE_PAIRS_MAX: u32 = 128;
+/// How often it is looked whether devices in use are still listed: whoever removes one waits for so long.
+pub const VERBS_LOOK_PERIOD: Duration = Duration::from_secs(3);
 /// A path that was used more lately than this is not closed to make room for another: else more peers than there is room
 /// for would do nothing but connect.
 pub const VERBS_IDLE_MIN: Duration = Duration::from_secs(1);

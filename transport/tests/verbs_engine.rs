@@ -401,3 +401,29 @@ async fn a_thousand_failures_leave_nothing_behind() {
     assert_eq!(before, after);
     assert_eq!(tenon_transport::verbs::failed_releases(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_is_removed_is_let_go_and_the_others_carry() {
+    let Some(hosts) = Hosts::new(2).await.filter(|_| !is_native()) else {
+        return;
+    };
+    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
+    let _registered = hosts.ours.register(&Arc::new(Memory::from_vec(vec![0; 4096]))).unwrap();
+    let connection = hosts.open(SESSION).await.unwrap();
+    read_well(&connection, key, 1 << 20).await;
+    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (2, 2));
+    // The system removes it when nobody uses it any more.
+    let removing = tokio::task::spawn_blocking(|| run("rdma", &["link", "del", "rxe2"]));
+    until("the device is let go", || removing.is_finished()).await;
+    removing.await.unwrap();
+    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (1, 1));
+    read_well(&connection, key, 1 << 20).await;
+    // It comes back, for the tests that follow.
+    run("rdma", &["link", "add", "rxe2", "type", "rxe", "netdev", "rail2a"]);
+    let options = RailsOptions {
+        devices: Some(vec!["rxe2".to_owned()]),
+        ..RailsOptions::default()
+    };
+    let is_back = || Rails::open(options.clone(), &Handle::current()).is_ok();
+    until("the device is there again", is_back).await;
+}

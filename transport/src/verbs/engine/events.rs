@@ -3,8 +3,12 @@
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
 use super::rails::Rails;
-use crate::verbs::{AsyncEvent, AsyncEvents};
+use crate::limits::VERBS_LOOK_PERIOD;
+use crate::verbs::{AsyncEvent, AsyncEvents, devices};
 
 /// What asynchronous events were about, counted since the start.
 #[derive(Debug, Default)]
@@ -64,6 +68,19 @@ pub(super) async fn follow(mut events: AsyncEvents, rails: Weak<Rails>, own: Vec
                 }
             }
             Err(error) => return rails.device_gone(&own, &error.to_string()),
+        }
+    }
+}
+
+/// Lets go of devices that the system does not list any more: not all say that they are removed, and their removal waits
+/// for those who use them.
+pub(super) async fn look(rails: Weak<Rails>) {
+    loop {
+        sleep(VERBS_LOOK_PERIOD).await;
+        let listed = spawn_blocking(devices).await;
+        let Some(rails) = rails.upgrade() else { return };
+        if let Ok(Ok(listed)) = listed {
+            rails.keep_listed(&listed);
         }
     }
 }

@@ -33,6 +33,7 @@ pub(super) struct Address {
 pub(super) struct Rail {
     /// Of the device and port.
     pub(super) name: String,
+    pub(super) device: String,
     pub(super) port: u8,
     gid_index: Option<u32>,
     state: RwLock<State>,
@@ -81,6 +82,7 @@ impl Rail {
         let address = opened.address(port, options.gid_index)?;
         Ok(Self {
             name,
+            device: device.name().to_owned(),
             port,
             gid_index: options.gid_index,
             state: RwLock::new(State {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::events::{EventCounts, follow};
+use super::events::{EventCounts, follow, look};
 use super::flight::Ticket;
 use super::path::{Path, Paths};
 use super::rail::Rail;
@@ -70,7 +70,8 @@ pub struct Rails {
     /// Counts changes of what rails can be used.
     changes: watch::Sender<u64>,
     events: EventCounts,
-    followers: Mutex<Vec<OwnedTask>>,
+    /// What follows the events of the devices of these rails, each of which it keeps open.
+    followers: Mutex<Vec<(Vec<usize>, OwnedTask)>>,
     runtime: Handle,
 }
 
@@ -141,10 +142,12 @@ impl Rails {
     /// Acts on what devices say from now on.
     fn follow(self: &Arc<Self>, watched: Vec<(AsyncEvents, Vec<usize>)>) {
         let _inside = self.runtime.enter();
-        let following = watched
-            .into_iter()
-            .map(|(events, own)| OwnedTask::spawn(follow(events, Arc::downgrade(self), own)));
-        self.followers.lock().extend(following);
+        let following = watched.into_iter().map(|(events, own)| {
+            let task = OwnedTask::spawn(follow(events, Arc::downgrade(self), own.clone()));
+            (own, task)
+        });
+        let looking = (Vec::new(), OwnedTask::spawn(look(Arc::downgrade(self))));
+        self.followers.lock().extend(following.chain([looking]));
         for (number, rail) in self.rails.iter().enumerate() {
             if let Ok(address) = rail.address() {
                 tracing::info!(rail = rail.name, subnet = %address.subnet, "a port is used for RDMA");
@@ -290,6 +293,16 @@ impl Rails {
         self.changed(&[number]);
     }
 
+    /// Lets go of devices that are not listed any more.
+    pub(super) fn keep_listed(&self, listed: &[String]) {
+        let rails = self.rails.iter().enumerate();
+        let gone = rails.filter(|(_, rail)| rail.opened().is_ok() && !listed.contains(&rail.device));
+        let gone: Vec<usize> = gone.map(|(number, _)| number).collect();
+        if !gone.is_empty() {
+            self.device_gone(&gone, "the system does not list it any more");
+        }
+    }
+
     /// The device of these rails is gone: it is let go.
     pub(super) fn device_gone(&self, own: &[usize], reason: &str) {
         let opened: Vec<_> = own.iter().filter_map(|rail| self.rails[*rail].gone(reason)).collect();
@@ -303,6 +316,8 @@ impl Rails {
         }
         // Deregistering takes time: without the lock.
         drop(gone);
+        let is_kept = |(of, _): &(Vec<usize>, OwnedTask)| !of.iter().any(|rail| own.contains(rail));
+        self.followers.lock().retain(is_kept);
         for opened in opened {
             self.runtime.spawn(opened.let_go());
         }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::carry::{Piece, PieceError, carry};
@@ -76,6 +77,7 @@ impl RdmaTarget {
                 inner.revoked(key);
             }
         });
+        runtime.spawn(let_go(Arc::downgrade(&inner), inner.rails.changes()));
         Ok(Self { inner, runtime })
     }
 }
@@ -108,6 +110,18 @@ impl Service for RdmaTarget {
         if let Some(connected) = connected {
             connected.paths.close("the peer's link has ended");
             connected.room.close();
+        }
+    }
+}
+
+/// Forgets what is registered with devices that are gone, as long as somebody uses the rails.
+async fn let_go(inner: Weak<Inner>, mut changes: watch::Receiver<u64>) {
+    while changes.changed().await.is_ok() {
+        let Some(inner) = inner.upgrade() else { return };
+        let sessions: Vec<Arc<Connected>> = inner.sessions.lock().values().cloned().collect();
+        for connected in sessions {
+            let is_there = |rail: usize| inner.rails.all()[rail].opened().is_ok();
+            connected.lent.lock().retain(|(_, rail), _| is_there(*rail));
         }
     }
 }
