@@ -2,31 +2,39 @@
 //!
 //! It runs in a task that nobody cancels, so each of its steps has the caller's deadline and ends.
 
+use crate::deciding::{Deciding, Decision};
 use crate::holder::{Begun, CommitKey};
-use crate::home::Decision;
 use crate::limits::WITHDRAW_TIMEOUT;
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tenon_protocol::ids::{KeyHash, PutId};
-use tenon_protocol::member::{HomeEventKind, Homes};
+use tenon_protocol::member::{HomeAnswer, HomeEventKind, Homes};
 use tenon_protocol::message::{Committed, KeyResult};
 use tenon_store_core::objects::{Proposed, Reported, Unreported, Verified};
 use tokio::time::Instant;
 
-/// A key on its way through the steps.
-#[derive(Debug)]
-struct Step<T> {
+/// A key of the batch.
+#[derive(Debug, Clone, Copy)]
+struct Key {
     index: usize,
     hash: KeyHash,
     homes: Homes,
-    state: T,
+}
+
+/// What the homes are asked about a key.
+enum Asked {
+    /// Whether its object may become the key's.
+    Proposed(Verified),
+    /// To take in that it has.
+    Sealed(Unreported),
 }
 
 type Outcomes = Vec<(usize, KeyResult<Committed>)>;
 
 impl Node {
-    /// Commits keys of one put that lie in this node's own memory. Answers one outcome per key, by its index.
+    /// Commits keys of one put that lie in this node's own memory. Answers one outcome per key, by its index. Each key
+    /// goes on as soon as its homes have answered for it, whatever the others wait for.
     pub(crate) async fn commit_keys(
         self: &Arc<Self>,
         put_id: PutId,
@@ -35,8 +43,35 @@ impl Node {
     ) -> Outcomes {
         let mut outcomes = Vec::with_capacity(keys.len());
         let verified = self.verify_keys(put_id, keys, deadline, &mut outcomes).await;
-        let sealed = self.propose_keys(verified, deadline, &mut outcomes).await;
-        self.report_keys(sealed, deadline, &mut outcomes).await;
+        let mut deciding = Deciding::new(self, deadline);
+        deciding.ask(verified.into_iter().map(|(key, verified)| {
+            let proposal = key.decision(verified.proposal());
+            (proposal, (key, Asked::Proposed(verified)))
+        }));
+        while let Some(answered) = deciding.next().await {
+            let (mut reports, mut withdrawn) = (Vec::new(), Vec::new());
+            for ((key, asked), answer) in answered {
+                match asked {
+                    Asked::Proposed(verified) => match self.holder().proposed(verified, answer) {
+                        Proposed::Sealed(sealed) => {
+                            let report = key.decision(sealed.report(self.id()));
+                            reports.push((report, (key, Asked::Sealed(sealed))));
+                        }
+                        Proposed::Over(outcome) => outcomes.push((key.index, Ok(outcome))),
+                        Proposed::Failed { error, withdrawal } => {
+                            withdrawn.push(key.decision(HomeEventKind::Withdrawn(withdrawal)));
+                            outcomes.push((key.index, Err(error)));
+                        }
+                    },
+                    Asked::Sealed(sealed) => {
+                        let outcome = self.reported(key, sealed, answer, &mut withdrawn);
+                        outcomes.push((key.index, outcome));
+                    }
+                }
+            }
+            deciding.ask(reports);
+            self.withdraw(withdrawn);
+        }
         outcomes
     }
 
@@ -46,7 +81,7 @@ impl Node {
         keys: Vec<CommitKey>,
         deadline: Instant,
         outcomes: &mut Outcomes,
-    ) -> Vec<Step<Verified>> {
+    ) -> Vec<(Key, Verified)> {
         let begun = keys.into_iter().map(async |key| {
             let begun = self.holder().begin_commit(put_id, &key, deadline).await;
             (key, begun)
@@ -55,12 +90,7 @@ impl Node {
         for (key, begun) in join_all(begun).await {
             let CommitKey { index, hash, homes, .. } = key;
             match begun {
-                Ok(Begun::Verified(state)) => verified.push(Step {
-                    index,
-                    hash,
-                    homes,
-                    state,
-                }),
+                Ok(Begun::Verified(state)) => verified.push((Key { index, hash, homes }, state)),
                 Ok(Begun::Done(outcome)) => outcomes.push((index, Ok(outcome))),
                 Err(error) => outcomes.push((index, Err(error))),
             }
@@ -68,78 +98,31 @@ impl Node {
         verified
     }
 
-    async fn propose_keys(
+    /// The homes have answered to the report of a seal.
+    fn reported(
         self: &Arc<Self>,
-        verified: Vec<Step<Verified>>,
-        deadline: Instant,
-        outcomes: &mut Outcomes,
-    ) -> Vec<Step<Unreported>> {
-        let proposals = verified
-            .iter()
-            .map(|step| step.decision(step.state.proposal()))
-            .collect();
-        let (mut sealed, mut withdrawn) = (Vec::new(), Vec::new());
-        for (step, answer) in verified.into_iter().zip(self.decide(proposals, deadline).await) {
-            let Step {
-                index,
-                hash,
-                homes,
-                state,
-            } = step;
-            match self.holder().proposed(state, answer) {
-                Proposed::Sealed(state) => sealed.push(Step {
-                    index,
-                    hash,
-                    homes,
-                    state,
-                }),
-                Proposed::Over(outcome) => outcomes.push((index, Ok(outcome))),
-                Proposed::Failed { error, withdrawal } => {
-                    withdrawn.push(Decision {
-                        key_hash: hash,
-                        homes,
-                        kind: HomeEventKind::Withdrawn(withdrawal),
-                    });
-                    outcomes.push((index, Err(error)));
+        key: Key,
+        sealed: Unreported,
+        answer: KeyResult<HomeAnswer>,
+        withdrawn: &mut Vec<Decision>,
+    ) -> KeyResult<Committed> {
+        match self.holder().reported(sealed, answer) {
+            Reported::Done(outcome) => {
+                if outcome.degraded {
+                    self.metrics().degraded();
+                    self.publish(key.hash, key.homes);
                 }
+                Ok(outcome)
+            }
+            Reported::Failed { error, withdrawal } => {
+                match withdrawal {
+                    Some(withdrawal) => withdrawn.push(key.decision(HomeEventKind::Withdrawn(withdrawal))),
+                    // A home has asked for the object and may have given its question up: the object stays.
+                    None => self.publish(key.hash, key.homes),
+                }
+                Err(error)
             }
         }
-        self.withdraw(withdrawn);
-        sealed
-    }
-
-    async fn report_keys(self: &Arc<Self>, sealed: Vec<Step<Unreported>>, deadline: Instant, outcomes: &mut Outcomes) {
-        let reports = sealed
-            .iter()
-            .map(|step| step.decision(step.state.report(self.id())))
-            .collect();
-        let mut withdrawn = Vec::new();
-        for (step, answer) in sealed.into_iter().zip(self.decide(reports, deadline).await) {
-            match self.holder().reported(step.state, answer) {
-                Reported::Done(outcome) => {
-                    if outcome.degraded {
-                        self.metrics().degraded();
-                        self.publish(step.hash, step.homes);
-                    }
-                    outcomes.push((step.index, Ok(outcome)));
-                }
-                Reported::Failed { error, withdrawal } => {
-                    match withdrawal {
-                        Some(withdrawal) => {
-                            withdrawn.push(Decision {
-                                key_hash: step.hash,
-                                homes: step.homes,
-                                kind: HomeEventKind::Withdrawn(withdrawal),
-                            });
-                        }
-                        // A home has asked for the object and may have given its question up: the object stays.
-                        None => self.publish(step.hash, step.homes),
-                    }
-                    outcomes.push((step.index, Err(error)));
-                }
-            }
-        }
-        self.withdraw(withdrawn);
     }
 
     /// Tells the homes that proposals are given up, so that nobody waits for them. The answer to the put does not wait
@@ -159,8 +142,8 @@ impl Node {
     }
 }
 
-impl<T> Step<T> {
-    fn decision(&self, kind: HomeEventKind) -> Decision {
+impl Key {
+    fn decision(self, kind: HomeEventKind) -> Decision {
         Decision {
             key_hash: self.hash,
             homes: self.homes,

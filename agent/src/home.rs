@@ -1,142 +1,29 @@
-//! Drives this node's [`Directory`]: what it keeps as a home of keys, and how decisions reach the homes.
+//! Drives this node's [`Directory`]: what it keeps as a home of keys.
 //!
 //! A batch of events makes a batch of actions, and those to one node travel in one frame.
 
 use crate::clock;
+use crate::late::{Late, Waiting};
 use crate::node::Node;
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId};
+use tenon_protocol::ids::{Incarnation, KeyHash, NodeId};
 use tenon_protocol::limits::BATCH_KEYS_MAX;
 use tenon_protocol::member::{
-    HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, Homes, MemberReply, MemberRequest, Page,
-    PageRequest,
+    HolderAnswer, HolderQuestion, HomeAnswer, HomeEvent, HomeEventKind, MemberReply, MemberRequest, Page, PageRequest,
+    Ticket,
 };
 use tenon_protocol::message::KeyResult;
 use tenon_protocol::name::Namespace;
-use tenon_store_core::coordinator::Route;
 use tenon_store_core::directory::{Action, Directory, DirectoryCounts, Event, QuestionToken, RequestToken};
 use tenon_store_core::membership::IndexNodes;
 use tenon_store_core::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-
-/// Something the homes of a key are to decide or to note.
-#[derive(Debug, Clone)]
-pub(crate) struct Decision {
-    /// Which key.
-    pub key_hash: KeyHash,
-    /// Its homes.
-    pub homes: Homes,
-    /// What.
-    pub kind: HomeEventKind,
-}
-
-impl Decision {
-    pub(crate) fn event(&self) -> HomeEvent {
-        HomeEvent {
-            key_hash: self.key_hash,
-            homes: self.homes,
-            kind: self.kind.clone(),
-        }
-    }
-}
-
-impl Node {
-    /// Has the homes decide, one answer per decision. The first home is asked, and where it does not answer the second.
-    pub(crate) async fn decide(
-        self: &Arc<Self>,
-        decisions: Vec<Decision>,
-        deadline: Instant,
-    ) -> Vec<KeyResult<HomeAnswer>> {
-        let is_reachable = |home| self.is_reachable(home);
-        let mut routes: Vec<Route> = decisions
-            .iter()
-            .map(|decision| Route::new(decision.homes, is_reachable(decision.homes.first)))
-            .collect();
-        let mut answers: Vec<Option<KeyResult<HomeAnswer>>> = decisions.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..decisions.len()).collect();
-        while !open.is_empty() {
-            let home = |index: usize| routes[index].home();
-            self.ask_each(&decisions, &open, home, deadline, &mut answers).await;
-            open.retain(|&index| {
-                let answer = answers[index].as_ref();
-                answer.is_some_and(|answer| routes[index].goes_on(answer))
-            });
-        }
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(not_answered())))
-            .collect()
-    }
-
-    /// Tells both homes of each key. Those that do not answer are not told.
-    pub(crate) async fn tell_both(self: &Arc<Self>, decisions: Vec<Decision>, deadline: Instant) {
-        let mut answers = [(); 2].map(|()| vec![None; decisions.len()]);
-        let [at_first, at_second] = &mut answers;
-        let all: Vec<usize> = (0..decisions.len()).collect();
-        let paired: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|&index| decisions[index].homes.second.is_some())
-            .collect();
-        let first = |index: usize| decisions[index].homes.first;
-        let second = |index: usize| decisions[index].homes.second.unwrap_or(decisions[index].homes.first);
-        tokio::join!(
-            self.ask_each(&decisions, &all, first, deadline, at_first),
-            self.ask_each(&decisions, &paired, second, deadline, at_second),
-        );
-    }
-
-    async fn ask_each(
-        self: &Arc<Self>,
-        decisions: &[Decision],
-        indices: &[usize],
-        home: impl Fn(usize) -> NodeId,
-        deadline: Instant,
-        answers: &mut [Option<KeyResult<HomeAnswer>>],
-    ) {
-        let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for &index in indices {
-            groups.entry(home(index)).or_default().push(index);
-        }
-        let asks = groups.into_iter().map(async |(home, indices)| {
-            let events = indices.iter().map(|&index| decisions[index].event()).collect();
-            let answers = self.ask_home(home, events, deadline).await;
-            indices.into_iter().zip(answers).collect::<Vec<_>>()
-        });
-        for (index, answer) in join_all(asks).await.into_iter().flatten() {
-            answers[index] = Some(answer);
-        }
-    }
-
-    /// Asks one home about keys, one frame for all; one answer per event.
-    pub(crate) async fn ask_home(
-        self: &Arc<Self>,
-        home: NodeId,
-        events: Vec<HomeEvent>,
-        deadline: Instant,
-    ) -> Vec<KeyResult<HomeAnswer>> {
-        let keys = events.len();
-        if home == self.id() {
-            return self.serve_home(events, deadline).await;
-        }
-        let answer = self
-            .peers()
-            .call(home, MemberRequest::Home(events), deadline, "it is a home of the key")
-            .await;
-        match answer {
-            Ok(MemberReply::Home(answers)) if answers.len() == keys => answers,
-            Ok(_) => vec![Err(not_answered()); keys],
-            Err(error) => vec![Err(error); keys],
-        }
-    }
-}
 
 /// Questions of this home to one node, of one kind, and what asked them.
 #[derive(Debug)]
@@ -195,16 +82,6 @@ struct Asking<T, A> {
     doing: &'static str,
 }
 
-static TO_PARTNERS: Asking<HomeEvent, HomeAnswer> = Asking {
-    call: MemberRequest::Home,
-    take: |reply| match reply {
-        MemberReply::Home(answers) => Some(answers),
-        _ => None,
-    },
-    tell: |question, answer| Event::PartnerAnswered { question, answer },
-    doing: "it is the other home of the key",
-};
-
 static TO_HOLDERS: Asking<HolderQuestion, HolderAnswer> = Asking {
     call: MemberRequest::Holder,
     take: |reply| match reply {
@@ -247,21 +124,23 @@ fn page_request(asked: &[Option<KeyHash>]) -> PageRequest {
 pub(crate) struct HomeDriver {
     directory: Mutex<Directory>,
     waiting: Mutex<HashMap<RequestToken, oneshot::Sender<KeyResult<HomeAnswer>>>>,
+    late: Late,
     last_request: AtomicU64,
 }
 
 impl HomeDriver {
     /// Knows no entry yet.
-    pub(crate) fn new(node: NodeId, pause_ms: u64) -> Self {
+    pub(crate) fn new(node: NodeId, life: Incarnation, pause_ms: u64) -> Self {
         Self {
             directory: Mutex::new(Directory::new(node, pause_ms)),
             waiting: Mutex::default(),
+            late: Late::new(life),
             last_request: AtomicU64::new(0),
         }
     }
 
     /// Takes requests in. Those that are answered at once have their answer; the others a receiver for it.
-    fn request(&self, events: Vec<HomeEvent>, deadline: Instant) -> (Vec<Waiting>, Vec<Action>) {
+    fn request(&self, events: Vec<HomeEvent>, deadline: Instant) -> (Vec<(RequestToken, Waiting)>, Vec<Action>) {
         let count = events.len() as u64;
         let first = self.last_request.fetch_add(count, Ordering::Relaxed) + 1;
         let (now, deadline) = (clock::now(), clock::at(deadline));
@@ -282,7 +161,7 @@ impl HomeDriver {
         // Still under the directory's lock: no answer to these requests can be given before their receivers are in
         // place.
         let mut waiting = self.waiting.lock();
-        let receive = |token| match answered.remove(&token) {
+        let mut receive = |token| match answered.remove(&token) {
             Some(answer) => Waiting::Answered(answer),
             None => {
                 let (sender, receiver) = oneshot::channel();
@@ -290,7 +169,7 @@ impl HomeDriver {
                 Waiting::For(receiver)
             }
         };
-        (tokens.map(receive).collect(), actions)
+        (tokens.map(|token| (token, receive(token))).collect(), actions)
     }
 
     fn handle(&self, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
@@ -325,16 +204,9 @@ impl HomeDriver {
     }
 }
 
-/// A request's answer, now or later.
-#[derive(Debug)]
-enum Waiting {
-    Answered(KeyResult<HomeAnswer>),
-    For(oneshot::Receiver<KeyResult<HomeAnswer>>),
-}
-
 impl Node {
     /// What this node says as a home, one answer per event. The directory answers every request, at the latest at its
-    /// deadline.
+    /// deadline; a frame of several is answered sooner, with tickets for what is not decided by then.
     pub(crate) async fn serve_home(
         self: &Arc<Self>,
         events: Vec<HomeEvent>,
@@ -342,18 +214,26 @@ impl Node {
     ) -> Vec<KeyResult<HomeAnswer>> {
         let (requests, actions) = self.homes().request(events, deadline);
         self.perform(actions);
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in requests {
-            answers.push(match request {
-                Waiting::Answered(answer) => answer,
-                Waiting::For(receiver) => receiver.await.unwrap_or_else(|_| Err(not_answered())),
-            });
-        }
-        answers
+        self.homes().late.answers(requests, deadline).await
+    }
+
+    /// What has become of what these tickets stand for. Of what an earlier life has taken in this one knows nothing: it
+    /// is as if that had not answered.
+    pub(crate) async fn serve_later(
+        &self,
+        tickets: &[Ticket],
+        deadline: Instant,
+    ) -> Result<Vec<KeyResult<HomeAnswer>>, ServiceError> {
+        let late = &self.homes().late;
+        let requests = late.take(tickets);
+        let requests =
+            requests.ok_or_else(|| ServiceError::unavailable(self.id(), "it has begun another life since"))?;
+        Ok(late.answers(requests, deadline).await)
     }
 
     /// Time has passed.
     pub(crate) fn tick_homes(self: &Arc<Self>) {
+        self.homes().late.forget(Instant::now());
         self.perform(self.homes().handle([Event::Tick]));
     }
 
@@ -432,7 +312,7 @@ impl Node {
             }
             for ((to, _), questions) in partners {
                 for frame in questions.frames() {
-                    tokio::spawn(Arc::clone(self).put_questions(&TO_PARTNERS, to, frame));
+                    tokio::spawn(Arc::clone(self).put_to_partner(to, frame));
                 }
             }
             for (to, questions) in holders {
@@ -460,21 +340,65 @@ impl Node {
             asked,
             deadline,
         } = questions;
-        let keys = tokens.len();
         let reply = self
             .peers()
             .call(to, (kind.call)(asked), clock::instant(deadline), kind.doing)
             .await;
-        let answers = match reply.map(kind.take) {
-            Ok(Some(answers)) if answers.len() == keys => answers.into_iter().map(Some).collect(),
-            Ok(_) => vec![Some(Err(not_answered())); keys],
-            Err(error) => vec![self.unless_unreachable(to, error); keys],
-        };
+        let answers = self.answers_of(to, reply.map(kind.take), tokens.len());
         let told = tokens.into_iter().zip(answers).map(|(question, answer)| match answer {
             Some(answer) => (kind.tell)(question, answer),
             None => Event::Unreachable { question },
         });
         self.perform(self.homes().handle(told));
+    }
+
+    /// Puts questions to the other home of their keys, and tells the directory what came of each as soon as that is
+    /// known.
+    async fn put_to_partner(self: Arc<Self>, to: NodeId, questions: Questions<HomeEvent>) {
+        let Questions {
+            mut tokens,
+            asked,
+            deadline,
+        } = questions;
+        let mut request = MemberRequest::Home(asked);
+        while !tokens.is_empty() {
+            let reply = self
+                .peers()
+                .call(to, request, clock::instant(deadline), "it is the other home of the key")
+                .await;
+            let reply = reply.map(|reply| match reply {
+                MemberReply::Home(answers) => Some(answers),
+                _ => None,
+            });
+            let answers = self.answers_of(to, reply, tokens.len());
+            let (mut told, mut late, mut tickets) = (Vec::new(), Vec::new(), Vec::new());
+            for (question, answer) in tokens.into_iter().zip(answers) {
+                match answer {
+                    Some(Ok(HomeAnswer::Later { ticket })) => {
+                        late.push(question);
+                        tickets.push(ticket);
+                    }
+                    Some(answer) => told.push(Event::PartnerAnswered { question, answer }),
+                    None => told.push(Event::Unreachable { question }),
+                }
+            }
+            self.perform(self.homes().handle(told));
+            (tokens, request) = (late, MemberRequest::Later(tickets));
+        }
+    }
+
+    /// What a member has answered to each of so many questions; `None` if it was not reached.
+    fn answers_of<A: Clone>(
+        &self,
+        member: NodeId,
+        reply: Result<Option<Vec<KeyResult<A>>>, ServiceError>,
+        questions: usize,
+    ) -> Vec<Option<KeyResult<A>>> {
+        match reply {
+            Ok(Some(answers)) if answers.len() == questions => answers.into_iter().map(Some).collect(),
+            Ok(_) => vec![Some(Err(not_answered())); questions],
+            Err(error) => vec![self.unless_unreachable(member, error); questions],
+        }
     }
 
     /// `None` if the member does not answer. One that refuses us, or we it, is there: no home may act alone because of
@@ -486,7 +410,7 @@ impl Node {
     }
 }
 
-fn not_answered() -> ServiceError {
+pub(crate) fn not_answered() -> ServiceError {
     ServiceError::new(
         ErrorCode::Internal,
         "a home did not answer every key that it was asked for",
@@ -505,7 +429,7 @@ mod tests {
             directory.handle(Time::ZERO, Event::View { members });
             let heard = Event::Heard {
                 node: NodeId::from_bytes([2; 16]),
-                incarnation: tenon_protocol::ids::Incarnation(1),
+                incarnation: Incarnation(1),
                 untold_keys: 0,
                 asked_at: Some(Time::ZERO),
             };

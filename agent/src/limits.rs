@@ -88,6 +88,11 @@ pub const UNKNOWN_WAIT_MAX: Duration = Duration::from_secs(4);
 pub const UNKNOWN_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Longest such pause.
 pub const UNKNOWN_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How long the keys of one frame wait for each other at a home: longer than a decision takes among nodes that answer,
+/// and much shorter than the time after which one that stands still is unreachable.
+pub const FRAME_WAIT_MAX: Duration = Duration::from_millis(100);
+/// Most keys that are not decided by then and kept until they are asked for: as many as requests may wait at a home.
+pub const LATE_KEYS_MAX: usize = tenon_store_core::limits::DIRECTORY_REQUESTS_MAX;
 /// How long one attempt to tell homes of an object that they may not know may take.
 pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// First pause before the next such attempt.

@@ -124,7 +124,7 @@ impl Node {
             let peers = Peers::new(others, &dialler, timing, &on_news, &rooms);
             let client = embedded::client(me, &identity, &holder, exports, &dialler, (transports, data));
             Self {
-                homes: HomeDriver::new(identity.node, timing.pause_ms()),
+                homes: HomeDriver::new(identity.node, identity.incarnation, timing.pause_ms()),
                 publisher: Publisher::default(),
                 policy: PlacementPolicy {
                     affinity: placement.affinity.to_string(),

@@ -1,7 +1,7 @@
 //! Telling homes of objects that they may not know: what one home accepted alone is told to both, in case it dies before
 //! it can tell the other one.
 
-use crate::home::Decision;
+use crate::deciding::Decision;
 use crate::limits::{PUBLISH_PAUSE_MAX, PUBLISH_PAUSE_MIN, PUBLISH_TIMEOUT, PUBLISHED_KEYS_MAX};
 use crate::node::Node;
 use parking_lot::Mutex;

@@ -152,6 +152,18 @@ impl RawClient {
         }
     }
 
+    /// Reserves a region for another key of a put, where the first one has its own. They share the lanes.
+    pub async fn reserve_also(&self, first: &OpenPut, key: &str, len_bytes: u64) -> OpenPut {
+        let holder = first.holders().first().copied();
+        let reply = self.reserve(first.put_id, &[(key, len_bytes)], holder).await;
+        OpenPut {
+            put_id: first.put_id,
+            key: key.to_owned(),
+            reservation: reply.items[0].clone().expect("a region"),
+            connection: Arc::clone(&first.connection),
+        }
+    }
+
     /// Commits one key of the default namespace.
     pub async fn commit_one(&self, put: &OpenPut, checksums: Checksums) -> KeyResult<Committed> {
         let request = put.commit_request(checksums);

@@ -27,12 +27,16 @@ const ALL: [usize; 5] = [0, 1, 2, 3, 4];
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(800);
 
 fn cluster() -> Cluster {
+    cluster_with(UNREACHABLE_AFTER)
+}
+
+fn cluster_with(unreachable_after: Duration) -> Cluster {
     Cluster::start_with(&ClusterOptions {
         nodes: 5,
         segments_bytes: vec![16 << 20],
         more_config: format!(
             "[timeouts]\nheartbeat_ms = 200\nunreachable_after_ms = {}\nreservation_ttl_ms = 3000\n",
-            UNREACHABLE_AFTER.as_millis()
+            unreachable_after.as_millis()
         ),
         ..ClusterOptions::default()
     })
@@ -485,4 +489,107 @@ async fn of_puts_whose_holder_stands_still_during_their_commits_and_their_rivals
     });
     assert_accounts(&cluster);
     assert_empty(&cluster);
+}
+
+/// Keys of which a node is no home: put while it is out of reach, they were decided by both of theirs. None has an object in the end.
+fn keys_without(cluster: &Cluster, victim: usize) -> Vec<String> {
+    cluster[victim].sigstop();
+    wait_unreachable(cluster, victim);
+    let living = others(&[victim]);
+    let (mut put, mut keys) = (Objects::default(), Vec::new());
+    for index in 0..60 {
+        let key = format!("k {index}");
+        let answer = put.put(cluster, living[index % 4], living[0], &key, FOUND_AGAIN);
+        if answer["degraded"] == false {
+            keys.push(key);
+        }
+    }
+    cluster[victim].sigcont();
+    cluster.wait_all_alive();
+    wait_told(cluster);
+    put.remove(cluster, &ALL);
+    keys
+}
+
+/// One put of many keys at one node, written and not committed.
+async fn open_together(client: &RawClient, holder: &Node, keys: impl Iterator<Item = &String>) -> Vec<OpenPut> {
+    let (put_id, mut puts) = (new_put_id(), Vec::<OpenPut>::new());
+    for key in keys {
+        let bytes = bytes_of(key);
+        let len_bytes = bytes.len() as u64;
+        let put = match puts.first() {
+            None => client.reserve_one(put_id, key, len_bytes, Some(holder.id())).await,
+            Some(first) => client.reserve_also(first, key, len_bytes).await,
+        };
+        put.write(0, &bytes).await.expect("the bytes can be written");
+        puts.push(put);
+    }
+    puts
+}
+
+/// A commit of all of these puts, which are one.
+fn commit_together(puts: &[OpenPut]) -> Request {
+    let mut commits = puts.iter().map(|put| match commit_of(put) {
+        Request::Commit(commit) => commit,
+        other => panic!("{other:?} is no commit"),
+    });
+    let mut all = commits.next().expect("a put");
+    all.items.extend(commits.flat_map(|commit| commit.items));
+    Request::Commit(all)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_a_batch_are_stored_while_another_one_waits_for_a_node_that_stands_still() {
+    let (victim, holder) = (4, 0);
+    let cluster = cluster_with(Duration::from_secs(5));
+    let mut keys = keys_without(&cluster, victim);
+    // Enough that every home has to ask the node that stands still about one.
+    let mut objects = Objects::default();
+    let slow: Vec<String> = keys.drain(..16).collect();
+    for key in &slow {
+        objects.put(&cluster, 1, victim, key, FOUND_AGAIN);
+    }
+    let client = RawClient::dial(cluster[holder].link_address()).await;
+    let puts = open_together(&client, &cluster[holder], slow.iter().chain(&keys)).await;
+    cluster[victim].sigstop();
+    let (began, batch) = (Instant::now(), commit_together(&puts));
+    let commit = tokio::spawn(async move { client.call(&batch).await });
+    let mut found_after = Vec::new();
+    for key in &keys {
+        let found = || match look(&cluster[1].http(), key) {
+            Seen::Object(bytes) if bytes == bytes_of(key) => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        again_until(began + FOUND_AGAIN, key, found);
+        found_after.push(began.elapsed());
+    }
+    assert!(
+        !commit.is_finished(),
+        "keys are found once the batch is answered: {found_after:?}"
+    );
+    let Reply::Commit(answers) = commit.await.expect("a commit") else {
+        panic!("a commit is answered by another reply");
+    };
+    eprintln!(
+        "{} keys found after {found_after:?}, the batch answered after {:?}",
+        keys.len(),
+        began.elapsed()
+    );
+    let (waited, stored) = answers.split_at(slow.len());
+    for answer in waited {
+        let error = answer.as_ref().expect_err("its object's holder can't be asked");
+        assert_eq!(
+            (error.code, error.node),
+            (ErrorCode::Unavailable, Some(cluster[victim].id()))
+        );
+    }
+    for (key, answer) in keys.iter().zip(stored) {
+        assert!(
+            matches!(answer, Ok(done) if done.outcome == PutOutcome::Stored),
+            "{key:?}: {answer:?}"
+        );
+        objects.insert(key, holder, bytes_of(key));
+    }
+    cluster[victim].sigcont();
+    assert_whole(&cluster, objects, &Objects::default(), "k");
 }

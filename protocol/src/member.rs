@@ -23,7 +23,8 @@ pub enum MemberRequest {
         /// Which.
         session: SessionId,
     },
-    /// To a home of the keys; one result per event.
+    /// To a home of the keys; one result per event. Of several events those that are not decided within a bound are
+    /// answered by [`HomeAnswer::Later`].
     Home(Vec<HomeEvent>),
     /// To a holder: questions of a home; one answer per question.
     Holder(Vec<HolderQuestion>),
@@ -33,6 +34,18 @@ pub enum MemberRequest {
     HandOver(PageRequest),
     /// I am here, and this is how full I am.
     Heartbeat(Heartbeat),
+    /// To a home: what has become of these events? One result per ticket, under the same bound as
+    /// [`MemberRequest::Home`].
+    Later(Vec<Ticket>),
+}
+
+/// Names an event that a home has taken in and not decided yet, for one [`MemberRequest::Later`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The home's life. In another one it knows nothing of the event.
+    pub life: Incarnation,
+    /// Which event of that life.
+    pub number: u64,
 }
 
 /// The answer to a [`MemberRequest`], of the variant of the same name.
@@ -47,7 +60,7 @@ pub enum MemberReply {
     },
     /// To [`MemberRequest::SessionEnded`].
     SessionEnded,
-    /// To [`MemberRequest::Home`].
+    /// To [`MemberRequest::Home`], and to [`MemberRequest::Later`].
     Home(Vec<KeyResult<HomeAnswer>>),
     /// To [`MemberRequest::Holder`].
     Holder(Vec<KeyResult<HolderAnswer>>),
@@ -349,7 +362,7 @@ impl HomeAnswer {
             Self::Hit(entry) => entry.check(),
             Self::Known { entry, .. } => entry.check(),
             Self::Accepted { version, .. } | Self::AlreadyExists { version, .. } => check_epoch(version.epoch.0),
-            Self::Done { .. } | Self::Miss | Self::Unknown => Ok(()),
+            Self::Done { .. } | Self::Miss | Self::Unknown | Self::Later { .. } => Ok(()),
         }
     }
 }
@@ -406,6 +419,11 @@ pub enum HomeAnswer {
         entry: MirrorEntry,
         /// Whether this home has learned all that there is to know of the key.
         is_grown: bool,
+    },
+    /// It is not decided yet, and the others of its frame do not wait for it: ask for it by this ticket.
+    Later {
+        /// Which event.
+        ticket: Ticket,
     },
 }
 

@@ -48,7 +48,7 @@ impl<T> Results<T> {
 }
 
 /// Items by the node to ask, in the order of node ids.
-pub(super) fn group_by<K: Ord, T>(
+pub(crate) fn group_by<K: Ord, T>(
     items: impl IntoIterator<Item = T>,
     node_of: impl Fn(&T) -> K,
 ) -> BTreeMap<K, Vec<T>> {

@@ -2,7 +2,7 @@
 
 use super::batch::{NamedKey, Results, group_by};
 use super::check_batch;
-use crate::home::Decision;
+use crate::deciding::Decision;
 use crate::limits::{UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKNOWN_WAIT_MAX};
 use crate::metrics::ReadOutcome;
 use crate::node::Node;

@@ -38,6 +38,10 @@ impl Node {
                 super::check_batch(events.len())?;
                 MemberReply::Home(self.serve_home(events, deadline).await)
             }
+            MemberRequest::Later(tickets) => {
+                super::check_batch(tickets.len())?;
+                MemberReply::Home(self.serve_later(&tickets, deadline).await?)
+            }
             MemberRequest::Holder(questions) => {
                 super::check_batch(questions.len())?;
                 MemberReply::Holder(

@@ -15,6 +15,8 @@ mod place;
 mod put;
 mod remove;
 
+pub(crate) use self::batch::group_by;
+
 use crate::limits::ANSWER_MARGIN_MAX;
 use crate::metrics::Verb;
 use crate::node::Node;

@@ -5,7 +5,7 @@
 
 use super::batch::{NamedKey, Results};
 use super::check_batch;
-use crate::home::Decision;
+use crate::deciding::Decision;
 use crate::node::Node;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
