@@ -1,6 +1,6 @@
 //! Learning what other members know, and telling partners what was decided without them.
 
-use super::members::Learning;
+use super::members::{Learning, Untold};
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{
@@ -206,10 +206,14 @@ impl Directory {
         };
         match mirrored {
             Mirrored::Told => self.members.told(partner, key),
-            // That a put has ended with what is known already changes no entry.
-            _ if matches!(decision, Decision::Exists(_)) => {}
             Mirrored::Alone { .. } | Mirrored::Refused(_) => {
-                self.members.leave_untold(partner, key, homes, decision.withdrawn());
+                let untold = Untold {
+                    homes,
+                    withdrawn: decision.withdrawn(),
+                    has_ends: matches!(decision, Decision::Exists(_)),
+                    stamp: 0,
+                };
+                self.members.leave_untold(partner, key, untold);
             }
             Mirrored::Objected(_) | Mirrored::Behind(_) | Mirrored::Ended { .. } => {}
         }

@@ -48,6 +48,8 @@ pub(super) struct Untold {
     pub(super) homes: Homes,
     /// The object that its holders have dropped, if that was decided.
     pub(super) withdrawn: Option<Version>,
+    /// Puts have ended with what the key had, which the key's entry does not tell.
+    pub(super) has_ends: bool,
     /// Which decision.
     pub(super) stamp: u64,
 }
@@ -233,9 +235,9 @@ impl Members {
     }
 
     /// A key was decided without the partner.
-    pub(super) fn leave_untold(&mut self, partner: NodeId, key: KeyHash, homes: Homes, withdrawn: Option<Version>) {
+    pub(super) fn leave_untold(&mut self, partner: NodeId, key: KeyHash, mut untold: Untold) {
         self.last_stamp += 1;
-        let stamp = self.last_stamp;
+        untold.stamp = self.last_stamp;
         self.change(partner, |member| {
             if member.has_overflowed {
                 return;
@@ -245,18 +247,16 @@ impl Members {
                 member.has_overflowed = true;
                 return;
             }
-            let untold = Untold {
-                homes,
-                withdrawn,
-                stamp,
-            };
+            untold.has_ends |= member.untold.get(&key).is_some_and(|known| known.has_ends);
             member.untold.insert(key, untold);
         });
     }
 
-    /// The partner was told of a key.
+    /// The partner was told what a key's entry is, but not how puts had ended before.
     pub(super) fn told(&mut self, partner: NodeId, key: KeyHash) {
-        if let Some(member) = self.by_id.get_mut(&partner) {
+        if let Some(member) = self.by_id.get_mut(&partner)
+            && member.untold.get(&key).is_some_and(|untold| !untold.has_ends)
+        {
             member.untold.remove(&key);
         }
     }

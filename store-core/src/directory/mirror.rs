@@ -80,8 +80,9 @@ impl Directory {
     /// What is known of a key and of its puts, for the other home, which may know nothing.
     pub(super) fn all_known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
         let mut entry = self.known(key, withdrawn);
-        let sealed = entry.sealed.as_ref().map(|object| object.version);
-        let ends = self.outcomes.of_key(key).filter(|(_, end)| Some(end.version) != sealed);
+        // That the sealed object was stored its being there says.
+        let sealed = entry.sealed.as_ref().map(|object| object.version.put_id);
+        let ends = self.outcomes.of_key(key).filter(|(put_id, _)| Some(*put_id) != sealed);
         let ends = ends.map(|(put_id, outcome)| PutEnd { put_id, outcome });
         entry.ended = ends.take(PUT_ENDS_MAX).collect();
         entry

@@ -9,7 +9,7 @@ use tenon_store_core::directory::Event;
 use tenon_store_core::limits::{COLLECT_MS, LEARNING_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX};
 use tenon_store_core::time::Time;
 
-fn version(epoch: u64, put_id: u64) -> Version {
+pub(crate) fn version(epoch: u64, put_id: u64) -> Version {
     Version {
         epoch: Epoch(epoch),
         put_id: put(put_id),
@@ -17,7 +17,7 @@ fn version(epoch: u64, put_id: u64) -> Version {
 }
 
 /// Two homes that know all members and each other.
-fn met(holders: usize) -> Cluster {
+pub(crate) fn met(holders: usize) -> Cluster {
     let mut cluster = Cluster::new(holders);
     for home in [FIRST, SECOND] {
         cluster.meet(home);
@@ -28,7 +28,7 @@ fn met(holders: usize) -> Cluster {
 }
 
 /// A home begins a new life, and knows nothing.
-fn restart(cluster: &mut Cluster, home: usize) {
+pub(crate) fn restart(cluster: &mut Cluster, home: usize) {
     cluster.directories[home] = directory(home);
 }
 
@@ -37,14 +37,14 @@ fn locate(cluster: &mut Cluster, home: usize) -> HomeAnswer {
 }
 
 /// One home does not answer, and the other knows that.
-fn lose(cluster: &mut Cluster, home: usize) {
+pub(crate) fn lose(cluster: &mut Cluster, home: usize) {
     cluster.home_answers[home] = false;
     let node = home_id(home);
     cluster.event(1 - home, Event::Lost { node });
 }
 
 /// It answers again, and both hear of each other.
-fn find(cluster: &mut Cluster, home: usize) {
+pub(crate) fn find(cluster: &mut Cluster, home: usize) {
     cluster.home_answers[home] = true;
     cluster.hear(1 - home, home_id(home));
     cluster.hear(home, home_id(1 - home));
@@ -168,7 +168,7 @@ fn a_partner_that_missed_more_than_is_remembered_takes_all() {
 }
 
 #[test]
-fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner() {
+pub(crate) fn a_home_that_stood_still_believes_nothing_until_it_has_heard_from_its_partner() {
     let mut cluster = met(1);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     cluster.now = cluster.now.after_ms(PAUSE_MS);
@@ -251,7 +251,7 @@ fn an_announcement_of_a_removed_object_does_not_bring_it_back() {
 }
 
 #[test]
-fn an_object_that_a_reader_did_not_find_is_looked_for_at_its_holder() {
+pub(crate) fn an_object_that_a_reader_did_not_find_is_looked_for_at_its_holder() {
     let mut cluster = met(1);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     let doubt = HomeEventKind::Doubt { version: stored };
@@ -367,7 +367,7 @@ fn a_home_goes_on_alone_once_the_partner_that_does_not_answer_is_lost() {
 }
 
 #[test]
-fn a_home_asks_its_partner_again_where_only_the_link_broke() {
+pub(crate) fn a_home_asks_its_partner_again_where_only_the_link_broke() {
     let mut cluster = met(1);
     for (id, home, other) in [(1, FIRST, SECOND), (2, SECOND, FIRST)] {
         cluster.home_answers[other] = false;
@@ -385,7 +385,7 @@ fn a_home_asks_its_partner_again_where_only_the_link_broke() {
 }
 
 #[test]
-fn a_home_does_not_decide_without_a_lost_partner_that_has_begun_a_new_life() {
+pub(crate) fn a_home_does_not_decide_without_a_lost_partner_that_has_begun_a_new_life() {
     let mut cluster = met(1);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     lose(&mut cluster, SECOND);
@@ -531,4 +531,28 @@ fn a_put_that_is_repeated_before_its_home_has_learned_all_ends_as_the_partner_kn
     restart(&mut cluster, FIRST);
     cluster.meet(FIRST);
     assert_eq!(cluster.call(FIRST, key(1), propose(1, 1, 1)), exists(stored, false));
+}
+
+#[test]
+fn the_end_of_a_put_that_the_keys_object_stood_against_is_told_to_the_home_that_missed_it() {
+    let mut cluster = met(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    lose(&mut cluster, SECOND);
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), exists(stored, true));
+    // The other home answers again, and hears how another put ends before it is told of the first one.
+    cluster.home_answers[SECOND] = true;
+    assert_eq!(cluster.call(FIRST, key(1), propose(3, 1, 1)), exists(stored, false));
+    assert_eq!(cluster.directories[FIRST].untold_keys(home_id(SECOND)), 1);
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    assert_eq!(cluster.directories[FIRST].untold_keys(home_id(SECOND)), 0);
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    lose(&mut cluster, FIRST);
+    for put_id in [1, 2, 3] {
+        assert_eq!(
+            cluster.call(SECOND, key(1), propose(put_id, 1, 1)),
+            exists(stored, false)
+        );
+    }
+    assert_eq!(cluster.located(SECOND, key(1)), None);
 }
