@@ -3,6 +3,9 @@
 
 mod cluster;
 mod learning;
+mod missed;
 mod one_home;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod random;
 mod two_homes;

@@ -25,7 +25,7 @@ fn code(answer: Result<HomeAnswer, tenon_protocol::error::ServiceError>) -> Erro
 }
 
 #[test]
-fn an_object_is_found_at_both_homes_once_its_seal_is_reported() {
+pub(crate) fn an_object_is_found_at_both_homes_once_its_seal_is_reported() {
     let mut cluster = Cluster::new(1);
     let answer = cluster.call(FIRST, key(1), propose(1, 0, 1));
     assert_eq!(answer, Ok(accepted(version(1, 1))));
@@ -321,7 +321,7 @@ fn a_removal_comes_before_a_put_that_is_not_sealed_yet() {
 }
 
 #[test]
-fn what_lay_in_an_earlier_life_of_its_holder_is_gone() {
+pub(crate) fn what_lay_in_an_earlier_life_of_its_holder_is_gone() {
     let mut cluster = Cluster::new(2);
     cluster.store(FIRST, key(1), 1, 0);
     assert!(cluster.call(FIRST, key(2), propose(2, 0, 1)).is_ok());
@@ -419,7 +419,7 @@ fn a_home_alone_by_its_view_is_not_degraded_and_asks_nobody() {
 }
 
 #[test]
-fn an_unsettled_home_does_not_say_miss_and_lets_puts_wait() {
+pub(crate) fn an_unsettled_home_does_not_say_miss_and_lets_puts_wait() {
     let mut cluster = Cluster::new(1);
     let members = vec![home_id(FIRST), home_id(SECOND), holder_id(0)];
     cluster.event(FIRST, Event::View { members });
@@ -488,7 +488,7 @@ fn more_requests_than_the_limits_are_refused() {
 }
 
 #[test]
-fn a_removal_that_comes_late_or_twice_leaves_what_was_put_since() {
+pub(crate) fn a_removal_that_comes_late_or_twice_leaves_what_was_put_since() {
     let mut cluster = Cluster::new(1);
     let found = cluster.store(FIRST, key(1), 1, 0);
     let removal = HomeEventKind::Remove { up_to: found.epoch };

@@ -23,7 +23,7 @@ fn forget(cluster: &mut Cluster, home: usize) {
 }
 
 #[test]
-fn the_second_home_passes_decisions_on_to_the_first() {
+pub(crate) fn the_second_home_passes_decisions_on_to_the_first() {
     let mut cluster = Cluster::new(2);
     let stored = cluster.store(SECOND, key(1), 1, 0);
     assert_eq!(cluster.located(FIRST, key(1)), Some(stored));
@@ -234,7 +234,7 @@ fn a_put_that_was_stored_is_told_so_also_after_another_has_taken_its_place() {
 }
 
 #[test]
-fn the_second_home_does_not_decide_only_because_the_callers_time_is_over() {
+pub(crate) fn the_second_home_does_not_decide_only_because_the_callers_time_is_over() {
     let mut cluster = Cluster::new(1);
     let token = cluster.send(SECOND, key(1), propose(1, 0, 1));
     cluster.deliver(0);

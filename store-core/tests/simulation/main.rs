@@ -11,7 +11,8 @@
 //! not change. Objects have one replica.
 //!
 //! *Time* is a queue of events, and all choices are drawn from one generator: a seed gives the same run again, on every
-//! machine. `make simulate SEEDS=4711` runs one seed, and `SEEDS=1..5000` many.
+//! machine. `make simulate SEEDS=4711` runs one seed, and `SEEDS=1..5000` many. A seed of a profile, such as `links:17`, has
+//! one kind of trouble and much work.
 //!
 //! * [`world`], [`executor`]: time, events, tasks. [`network`], [`message`]: links and what travels on them.
 //! * [`node`], [`peers`], [`home`], [`holder`], [`coordinator`]: one process, as the agent is one.
@@ -43,13 +44,22 @@ mod soundness;
 mod trace;
 mod world;
 
-use crate::seeds::Seeds;
+use crate::plan::Profile;
+use crate::seeds::{Seed, Seeds};
 
 /// Names the seeds of `make simulate`.
 const SEEDS_VARIABLE: &str = "SIMULATE_SEEDS";
 
 /// The fixed set, in two halves so that they run beside each other.
-const FIXED: [Seeds; 2] = [Seeds { first: 1, last: 150 }, Seeds { first: 151, last: 300 }];
+const FIXED: [Seeds; 2] = [fixed(1, 150), fixed(151, 300)];
+
+const fn fixed(first: u64, last: u64) -> Seeds {
+    Seeds {
+        profile: Profile::Any,
+        first,
+        last,
+    }
+}
 
 /// Seeds that are new in each run of the tests. `make simulate` runs as many as are wanted.
 const FRESH: u64 = 50;
@@ -67,20 +77,21 @@ fn the_promises_hold_in_the_second_half_of_the_fixed_seeds() {
 #[test]
 fn the_promises_hold_in_fresh_seeds() {
     let first = seeds::fresh();
-    let seeds = Seeds {
-        first,
-        last: first + FRESH - 1,
-    };
+    let seeds = fixed(first, first + FRESH - 1);
     println!("fresh seeds: {seeds}");
     seeds.check();
 }
 
 #[test]
 fn a_seed_gives_the_same_run_again() {
-    let [first, second] = [(); 2].map(|()| run::run(7, true));
+    let seed = |number| Seed {
+        profile: Profile::Any,
+        number,
+    };
+    let [first, second] = [(); 2].map(|()| run::run(seed(7), true));
     assert_eq!(first.digest, second.digest);
     assert_eq!(first.lines, second.lines);
-    let other = run::run(8, true);
+    let other = run::run(seed(8), true);
     assert_ne!(first.digest, other.digest);
 }
 
@@ -94,5 +105,5 @@ fn the_promises_hold_in_the_named_seeds() {
 /// The seeds that the environment names.
 fn named() -> Seeds {
     let named = std::env::var(SEEDS_VARIABLE).expect("make simulate names seeds");
-    named.parse().expect("seeds: 7 or 1..5000")
+    named.parse().expect("seeds: 7, 1..5000 or links:1..5000")
 }

@@ -1,6 +1,7 @@
 //! What a run is like and which faults come when, drawn from its seed before it begins.
 //!
 //! Each run has some kinds of faults only, so that there are also runs in which little goes wrong and much is promised.
+//! A [`Profile`] has runs in which one kind of trouble meets much work on few keys.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -45,6 +46,49 @@ const KINDS: [Kind; 10] = [
     Kind::Slow,
     Kind::Jump,
 ];
+
+/// What the runs of some seeds have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// Nothing: any kinds of faults, much work or little.
+    Any,
+    /// Links fail, lose and are slow while processes live: homes are reached by some and not by others.
+    Links,
+    /// Processes stand still.
+    Halts,
+    /// Processes die, and others are out of reach meanwhile.
+    Lives,
+    /// Nothing fails, and much is delivered late and twice.
+    Echoes,
+}
+
+impl Profile {
+    pub(crate) const ALL: [Self; 5] = [Self::Any, Self::Links, Self::Halts, Self::Lives, Self::Echoes];
+
+    /// What it is called where seeds are named.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Links => "links",
+            Self::Halts => "halts",
+            Self::Lives => "lives",
+            Self::Echoes => "echoes",
+        }
+    }
+
+    fn kinds(self, rng: &mut ChaCha8Rng) -> Vec<Kind> {
+        match self {
+            Self::Any => match rng.random_range(0..3) {
+                0 => KINDS.into_iter().filter(|_| rng.random_range(0..3) == 0).collect(),
+                some => (0..some).filter_map(|_| pick(rng, &KINDS)).collect(),
+            },
+            Self::Links => vec![Kind::CutLink, Kind::OneWay, Kind::Loss, Kind::Slow],
+            Self::Halts => vec![Kind::Hang, Kind::Slow],
+            Self::Lives => vec![Kind::Kill, Kind::PowerOff, Kind::Isolate, Kind::Slow],
+            Self::Echoes => vec![Kind::Slow],
+        }
+    }
+}
 
 /// What goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,13 +135,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut ChaCha8Rng) -> Self {
-        let nodes = rng.random_range(3..=12);
+    pub(crate) fn draw(profile: Profile, rng: &mut ChaCha8Rng) -> Self {
+        let is_any = profile == Profile::Any;
+        let nodes = rng.random_range(3..=if is_any { 12 } else { 5 });
         let quiet_from = rng.random_range(15_000..=FAULTS_MS_MAX);
-        let kinds: Vec<Kind> = match rng.random_range(0..3) {
-            0 => KINDS.into_iter().filter(|_| rng.random_range(0..3) == 0).collect(),
-            some => (0..some).filter_map(|_| pick(rng, &KINDS)).collect(),
-        };
+        let kinds = profile.kinds(rng);
         let gap_ms_max = [2_000, 6_000, 15_000, 40_000][rng.random_range(0..4)];
         let mut faults = Vec::new();
         // Nodes have some time to find each other first.
@@ -111,7 +153,7 @@ impl Plan {
             let what = draw_what(rng, kind, nodes);
             faults.push(Fault { what, from, until });
         }
-        Self {
+        let plan = Self {
             nodes,
             keys: rng.random_range(2..=6),
             clients: rng.random_range(2..=5),
@@ -121,6 +163,26 @@ impl Plan {
             pause_ms_max: [100, 500, 2_000][rng.random_range(0..3)],
             faults,
             quiet_from,
+        };
+        match profile {
+            Profile::Any => plan,
+            Profile::Echoes => Self {
+                repeated_permille: 200,
+                late_permille: 200,
+                ..plan.crowded()
+            },
+            Profile::Links | Profile::Halts | Profile::Lives => plan.crowded(),
+        }
+    }
+}
+
+impl Plan {
+    /// The same with more work on fewer keys.
+    fn crowded(self) -> Self {
+        Self {
+            keys: 2,
+            pause_ms_max: 100,
+            ..self
         }
     }
 }

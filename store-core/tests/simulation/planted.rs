@@ -1,11 +1,11 @@
 //! Known bugs are found by seeds that keep their promises without them.
 
-use crate::seeds::{Seeds, attempt};
-use crate::{FIXED, named};
+use crate::named;
+use crate::seeds::{Seed, Seeds, attempt};
 use tenon_store_core::planted::{Bug, plant};
 
 /// What a seed shows of a bug; `None` if it keeps its promises in spite of it.
-fn shown(bug: Bug, seed: u64) -> Option<String> {
+fn shown(bug: Bug, seed: Seed) -> Option<String> {
     plant(Some(bug));
     let found = attempt(seed, false).map(|outcome| outcome.violation);
     plant(None);
@@ -15,45 +15,63 @@ fn shown(bug: Bug, seed: u64) -> Option<String> {
     Some(what)
 }
 
-/// Bugs that some of the fixed seeds show. The others take a search over many seeds, by
-/// [`each_planted_bug_is_found_by_a_named_seed`]: what they break is mended by other rules in nearly all runs, such as the
-/// decisions of a second home, which the first one objects to.
-const QUICKLY_FOUND: [Bug; 5] = [
-    Bug::SealsUnaccepted,
-    Bug::MissesUnsettled,
-    Bug::KeepsEarlierLives,
-    Bug::DoubtDoesNotAsk,
-    Bug::SecondIsNotTold,
+/// The first seed that shows a bug.
+fn find(bug: Bug, seeds: Seeds) -> Option<Seed> {
+    let (seed, what) = seeds.all().find_map(|seed| Some((seed, shown(bug, seed)?)))?;
+    println!("{bug:?}: seed {seed}: {what}");
+    Some(seed)
+}
+
+/// Bugs with seeds, the first of which shows it as things are. After a change that makes other runs of the seeds, one of
+/// the others may.
+const FOUND: [(Bug, &str); 10] = [
+    (Bug::SealsUnaccepted, "links:1..20"),
+    (Bug::MissesUnsettled, "halts:35..100"),
+    (Bug::SecondDecides, "echoes:16..100"),
+    (Bug::SecondDecidesLate, "echoes:156..300"),
+    (Bug::KeepsEarlierLives, "lives:6..100"),
+    (Bug::LowerEpochWins, "links:79..200"),
+    (Bug::DoubtDoesNotAsk, "links:2..20"),
+    (Bug::PauseUnnoticed, "halts:73..200"),
+    (Bug::RemovesWhatCameLater, "echoes:89..200"),
+    (Bug::SecondIsNotTold, "links:1..20"),
 ];
 
-/// Finds the first seeds that show bugs; panics if one is not found.
-fn find_all(bugs: &[Bug], seeds: Seeds) {
-    let mut hidden = Vec::new();
-    for bug in bugs {
-        let found = (seeds.first..=seeds.last).find_map(|seed| Some((seed, shown(*bug, seed)?)));
-        match found {
-            Some((seed, what)) => println!("{bug:?}: seed {seed}: {what}"),
-            None => {
-                println!("{bug:?}: no seed of {seeds}");
-                hidden.push(*bug);
-            }
-        }
+/// Bugs that break nothing that other rules do not mend, or only in a moment between two messages that hardly any run has.
+/// `tests/directory/planted.rs` shows each of them by a test of the one rule. What mends it:
+const MENDED: [Bug; 4] = [
+    // The other home has the tombstone: it objects to lower epochs, and has holders drop what they owe.
+    Bug::ForgetsTombstones,
+    // Holders publish what one home accepted alone, and readers find that what was removed is gone.
+    Bug::ForgetsToRetell,
+    // What was decided alone is told later, and until then the partner is not in step.
+    Bug::SilenceIsLoss,
+    // The same.
+    Bug::NewLifeIsLost,
+];
+
+#[test]
+fn planted_bugs_are_found_by_their_seeds() {
+    let is_in_one = |bug| FOUND.iter().any(|(found, _)| *found == bug) != MENDED.contains(&bug);
+    assert!(
+        Bug::ALL.into_iter().all(is_in_one),
+        "a bug stands in no list, or in both"
+    );
+    for (bug, seeds) in FOUND {
+        assert!(
+            find(bug, seeds.parse().unwrap()).is_some(),
+            "{seeds} does not show {bug:?}"
+        );
     }
-    assert!(hidden.is_empty(), "no seed shows {hidden:?}");
 }
 
+/// By hand, where a seed does not show its bug any more: `SIMULATE_SEEDS=links:1..500` looks for others.
 #[test]
 #[ignore = "runs the seeds that the environment names"]
-fn each_planted_bug_is_found_by_a_named_seed() {
-    find_all(&Bug::ALL, named());
-}
-
-#[test]
-fn planted_bugs_are_found_by_fixed_seeds() {
-    let [first, second] = FIXED;
-    let all = Seeds {
-        first: first.first,
-        last: second.last,
-    };
-    find_all(&QUICKLY_FOUND, all);
+fn planted_bugs_are_looked_for_in_the_named_seeds() {
+    let hidden: Vec<Bug> = Bug::ALL
+        .into_iter()
+        .filter(|bug| find(*bug, named()).is_none())
+        .collect();
+    println!("{}: no seed shows {hidden:?}", named());
 }

@@ -5,6 +5,7 @@ use crate::executor::{Slot, Tasks};
 use crate::message::{Packet, Party};
 use crate::model::{Counts, Read};
 use crate::plan::{Plan, QUIET_MS};
+use crate::seeds::Seed;
 use crate::settled;
 use crate::world::{Event, Sim, World};
 
@@ -30,7 +31,7 @@ struct Run {
 }
 
 /// Runs a seed. `is_told`: the trace is wanted.
-pub(crate) fn run(seed: u64, is_told: bool) -> Outcome {
+pub(crate) fn run(seed: Seed, is_told: bool) -> Outcome {
     let mut run = Run {
         sim: Sim::new(seed, is_told),
         tasks: Tasks::default(),

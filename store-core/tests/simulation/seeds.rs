@@ -1,6 +1,7 @@
 //! Many runs, and what is told of one that breaks a promise.
 
 use crate::model::Counts;
+use crate::plan::Profile;
 use crate::run::{Outcome, run};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,28 +13,51 @@ const SHOWN_LINES_MAX: usize = 200;
 /// After so many seeds that break a promise the others are left out.
 const BROKEN_MAX: usize = 40;
 
-/// A number of seeds, both ends included.
+/// Names one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seed {
+    pub(crate) profile: Profile,
+    pub(crate) number: u64,
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.profile {
+            Profile::Any => write!(f, "{}", self.number),
+            profile => write!(f, "{}:{}", profile.name(), self.number),
+        }
+    }
+}
+
+/// A number of seeds of one profile, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seeds {
+    pub(crate) profile: Profile,
     pub(crate) first: u64,
     pub(crate) last: u64,
 }
 
 impl FromStr for Seeds {
-    type Err = std::num::ParseIntError;
+    type Err = String;
 
+    /// `7`, `1..5000`, `links:7` or `links:1..5000`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (first, last) = text.split_once("..").unwrap_or((text, text));
+        let (name, numbers) = text.split_once(':').unwrap_or((Profile::Any.name(), text));
+        let profile = Profile::ALL.into_iter().find(|profile| profile.name() == name);
+        let (first, last) = numbers.split_once("..").unwrap_or((numbers, numbers));
+        let number = |text: &str| text.parse().map_err(|error| format!("{text:?}: {error}"));
         Ok(Self {
-            first: first.parse()?,
-            last: last.parse()?,
+            profile: profile.ok_or_else(|| format!("no profile is called {name:?}"))?,
+            first: number(first)?,
+            last: number(last)?,
         })
     }
 }
 
 impl fmt::Display for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..{}", self.first, self.last)
+        let (profile, number) = (self.profile, self.first);
+        write!(f, "{}..{}", Seed { profile, number }, self.last)
     }
 }
 
@@ -49,11 +73,16 @@ pub(crate) fn fresh() -> u64 {
 }
 
 impl Seeds {
+    pub(crate) fn all(self) -> impl Iterator<Item = Seed> {
+        let profile = self.profile;
+        (self.first..=self.last).map(move |number| Seed { profile, number })
+    }
+
     /// Runs all of them; panics with what there is to know about those that break a promise.
     pub(crate) fn check(self) {
         let mut broken = Vec::new();
         let mut total = Counts::default();
-        for seed in self.first..=self.last {
+        for seed in self.all() {
             match attempt(seed, false) {
                 Ok(outcome) if outcome.violation.is_none() => total.add(&outcome.counts),
                 Ok(_) | Err(_) => broken.push(seed),
@@ -90,7 +119,7 @@ impl Counts {
 }
 
 /// One run; an error if something panicked in it.
-pub(crate) fn attempt(seed: u64, is_told: bool) -> Result<Outcome, String> {
+pub(crate) fn attempt(seed: Seed, is_told: bool) -> Result<Outcome, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, is_told)));
     outcome.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -99,7 +128,7 @@ pub(crate) fn attempt(seed: u64, is_told: bool) -> Result<Outcome, String> {
     })
 }
 
-fn tell(seed: u64) {
+fn tell(seed: Seed) {
     match attempt(seed, true) {
         Err(panic) => println!("seed {seed} {panic}"),
         Ok(outcome) => {

@@ -178,11 +178,12 @@ fn has_died(world: &World, object: &Object) -> bool {
     world.nodes[object.holder].life != object.life
 }
 
-/// It lost against another object of the key, which homes accepted while nodes did not reach each other; and the winner
-/// is there, or gone rightly.
+/// It lost against another object of the key, of no lower epoch, which homes accepted while nodes did not reach each
+/// other; and the winner is there, or gone rightly.
 fn was_beaten(world: &World, object: &Object) -> bool {
     let rivals = world.model.objects.iter().filter(|rival| {
-        rival.key == object.key && (rival.holder, rival.generation) != (object.holder, object.generation)
+        let is_other = (rival.holder, rival.generation) != (object.holder, object.generation);
+        rival.key == object.key && rival.version.epoch >= object.version.epoch && is_other
     });
     let mut winners = rivals.filter(|rival| {
         let sound = Sound {

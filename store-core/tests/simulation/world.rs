@@ -6,6 +6,7 @@ use crate::model::Model;
 use crate::network::Network;
 use crate::node::{Node, Process, Timer};
 use crate::plan::{Fault, Plan};
+use crate::seeds::Seed;
 use crate::trace::Trace;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -78,9 +79,9 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, is_told: bool) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let plan = Plan::draw(&mut rng);
+    pub(crate) fn new(seed: Seed, is_told: bool) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed.number);
+        let plan = Plan::draw(seed.profile, &mut rng);
         let ids: Vec<NodeId> = (0..plan.nodes).map(|_| NodeId::from_bytes(rng.random())).collect();
         let view = View::new(ViewSource::Static, 1, ids.clone()).unwrap();
         let namespace = Namespace::new(Namespace::DEFAULT).unwrap();
@@ -274,7 +275,7 @@ fn told(packet: &Packet) -> String {
 pub(crate) struct Sim(pub(crate) Rc<RefCell<World>>);
 
 impl Sim {
-    pub(crate) fn new(seed: u64, is_told: bool) -> Self {
+    pub(crate) fn new(seed: Seed, is_told: bool) -> Self {
         Self(Rc::new(RefCell::new(World::new(seed, is_told))))
     }
 
