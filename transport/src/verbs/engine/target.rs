@@ -105,6 +105,17 @@ impl Service for RdmaTarget {
         })
     }
 
+    fn session_opened(&self, session: &Arc<Session>) {
+        let connected = Connected {
+            session: session.session,
+            paths: self.inner.rails.paths(false),
+            room: Room::default(),
+            lent: Mutex::default(),
+        };
+        let mut sessions = self.inner.sessions.lock();
+        sessions.insert(name_of(session), Arc::new(connected));
+    }
+
     fn session_closed(&self, session: &Arc<Session>) {
         let connected = self.inner.sessions.lock().remove(&name_of(session));
         if let Some(connected) = connected {
@@ -141,14 +152,10 @@ impl Inner {
         let Some(ask) = Ask::decode(request) else {
             return failed("the request cannot be understood");
         };
-        let connected = Arc::clone(self.sessions.lock().entry(name_of(session)).or_insert_with(|| {
-            Arc::new(Connected {
-                session: session.session,
-                paths: self.rails.paths(false),
-                room: Room::default(),
-                lent: Mutex::default(),
-            })
-        }));
+        // A call may come late. Another session may be where its own was, so nothing is set up for it any more.
+        let Some(connected) = self.sessions.lock().get(&name_of(session)).cloned() else {
+            return failed("the link has ended");
+        };
         match ask {
             Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers).await,
             Ask::Rest(paths) => {
