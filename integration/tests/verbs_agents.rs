@@ -307,7 +307,7 @@ fn a_killed_home_costs_no_object() {
 
 #[test]
 fn a_halted_holder_costs_a_bounded_time_and_is_itself_again_when_it_goes_on() {
-    let Some(cluster) = cluster(&["require", "require"], SEGMENT_BYTES) else {
+    let Some(mut cluster) = cluster(&["require", "require"], SEGMENT_BYTES) else {
         return;
     };
     let bytes = payload(1, 1 << 20);
@@ -325,6 +325,9 @@ fn a_halted_holder_costs_a_bounded_time_and_is_itself_again_when_it_goes_on() {
     });
     assert_eq!(connections(&cluster[0], "tcp"), 0);
     assert_accounts(&cluster);
+    // Peers with paths to it do not keep it from ending.
+    assert_eq!(cluster[1].stop().code(), Some(0), "{}", cluster[1].log_tail());
+    assert_unavailable(&cluster[0], &cluster[1], "kept");
 }
 
 #[test]
