@@ -12,6 +12,17 @@ use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_transport::Slice;
 use tokio::time::Instant;
 
+/// By what a reader knows that what it read is the object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// By the checksums of all its pieces: damage on the way or in the holder's memory is found.
+    #[default]
+    Checksums,
+    /// By its generation: the bytes were read from the object's region while that was the object's. Damage is found only where the engine computes
+    /// checksums anyway. For networks that guard what they carry, where computing them costs more than it finds.
+    Generation,
+}
+
 /// One object of a batch to get.
 #[derive(Debug, Clone)]
 pub struct GetItem {
@@ -24,6 +35,8 @@ pub struct GetItem {
     pub into: Slice,
     /// If given, an object with another fingerprint is a miss.
     pub fingerprint: Option<Vec<u8>>,
+    /// By what it is checked.
+    pub check: Check,
 }
 
 impl GetItem {
@@ -34,6 +47,7 @@ impl GetItem {
             range: None,
             into,
             fingerprint: None,
+            check: Check::default(),
         }
     }
 
@@ -44,12 +58,18 @@ impl GetItem {
             ..Self::whole(key, into)
         }
     }
+
+    /// The same, checked so.
+    #[must_use]
+    pub fn checked_by(self, check: Check) -> Self {
+        Self { check, ..self }
+    }
 }
 
 /// What a get found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GetOutcome {
-    /// The object; what was asked of it is in the destination, verified.
+    /// The object; what was asked of it is in the destination, checked as its item says.
     Hit(Arc<ObjectInfo>),
     /// There is no such object.
     Miss,
@@ -114,6 +134,7 @@ impl Client {
             target,
             fingerprint: None,
             known: None,
+            check: Check::Checksums,
         };
         let mut results = self.core.read(name.namespace(), vec![job], deadline).await;
         results
@@ -127,6 +148,7 @@ fn job(name: ObjectName, item: GetItem) -> ReadJob {
         range,
         into: slice,
         fingerprint,
+        check,
         ..
     } = item;
     ReadJob {
@@ -134,5 +156,6 @@ fn job(name: ObjectName, item: GetItem) -> ReadJob {
         target: Target::Into { range, slice },
         fingerprint,
         known: None,
+        check,
     }
 }

@@ -39,7 +39,7 @@ pub use client::Client;
 pub use connect::{ConnectOptions, DEFAULT_CLUSTER_NAME};
 pub use control::Control;
 pub use error::{ClientError, ReadFault};
-pub use get::{GetItem, GetOutcome};
+pub use get::{Check, GetItem, GetOutcome};
 pub use holders::{HolderAccess, Holders};
 pub use link_control::LinkControl;
 pub use put::stream::PutStream;

@@ -1,5 +1,6 @@
 //! The transfers of a read: payload pieces and table entries of many objects of one holder, in as few submissions as sensible.
 
+use crate::get::Check;
 use crate::holders::HolderAccess;
 use crate::limits::{GET_SUBMIT_BYTES_MAX, GET_SUBMITS_IN_FLIGHT_MAX, GROUP_PIECES_MAX, SUBMIT_TRANSFERS_MAX};
 use crate::read::Trouble;
@@ -34,13 +35,14 @@ pub(crate) struct Fetch<'a> {
     pub(crate) replica: Replica,
     pub(crate) pieces: &'a [PieceRead],
     pub(crate) table: TableWanted,
+    pub(crate) check: Check,
 }
 
 /// What was read of one replica; not verified.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// The checksum of each piece as it landed.
-    pub(crate) piece_sums: Vec<u64>,
+    /// The checksum of each piece as it landed; `None` if the engine computed none and none was asked for.
+    pub(crate) piece_sums: Vec<Option<u64>>,
     /// What was wanted of the table.
     pub(crate) table: TableBytes,
 }
@@ -179,7 +181,7 @@ async fn run(
 struct Tally {
     segment: Option<AttachedSegment>,
     table: TableSpots,
-    piece_sums: Vec<u64>,
+    piece_sums: Vec<Option<u64>>,
     trouble: Option<Trouble>,
 }
 
@@ -189,7 +191,7 @@ impl Tally {
         Self {
             segment,
             table: TableSpots::new(fetch, scratch),
-            piece_sums: vec![0; fetch.pieces.len()],
+            piece_sums: vec![None; fetch.pieces.len()],
             trouble: segment
                 .is_none()
                 .then(|| not_attached(access.node, fetch.replica.segment)),
@@ -200,18 +202,19 @@ impl Tally {
         match result {
             Ok(done) => {
                 if let Some(n) = piece {
-                    self.take_piece(n, &fetch.pieces[n], fetch.replica.generation.0, done, guarded);
+                    self.take_piece(n, fetch, done, guarded);
                 }
             }
             Err(error) => self.fail(trouble_of(error)),
         }
     }
 
-    fn take_piece(&mut self, n: usize, piece: &PieceRead, generation: u64, done: Done, guarded: bool) {
-        if guarded && done.stamp != Some(generation) {
+    fn take_piece(&mut self, n: usize, fetch: &Fetch<'_>, done: Done, guarded: bool) {
+        if guarded && done.stamp != Some(fetch.replica.generation.0) {
             self.fail(Trouble::Gone);
         }
-        self.piece_sums[n] = done.crc64.unwrap_or_else(|| piece.into.crc64());
+        let compute = || (fetch.check == Check::Checksums).then(|| fetch.pieces[n].into.crc64());
+        self.piece_sums[n] = done.crc64.or_else(compute);
     }
 
     /// Keeps what says most: that the object is gone outweighs that the way to it broke.

@@ -11,6 +11,7 @@ pub use verify::ObjectInfo;
 
 use crate::client::Core;
 use crate::error::{ClientError, ReadFault};
+use crate::get::Check;
 use crate::holders::HolderAccess;
 use crate::locate::Place;
 use crate::time::half_of;
@@ -39,6 +40,8 @@ pub(crate) struct ReadJob {
     pub(crate) fingerprint: Option<Vec<u8>>,
     /// What an earlier read found: only this very object will do, and its table entries need not be read again.
     pub(crate) known: Option<Known>,
+    /// By what it is checked.
+    pub(crate) check: Check,
 }
 
 /// An object whose table entries were verified, and where it was found.

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Core};
 use crate::error::ClientError;
+use crate::get::Check;
 use crate::limits::STREAM_READ_AHEAD_PIECES;
 use crate::read::plan::{Target, allocate};
 use crate::read::{Known, ObjectInfo, ReadDone, ReadJob};
@@ -146,6 +147,7 @@ impl ObjectReader {
                 target,
                 fingerprint: None,
                 known: Some(known),
+                check: Check::Checksums,
             };
             let result = core.read(&namespace, vec![job], deadline).await.pop();
             let result = result.unwrap_or_else(|| Err(ClientError::protocol("a read without a result")))?;

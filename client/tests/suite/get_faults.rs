@@ -5,7 +5,7 @@ use crate::support::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tenon_client::{ClientError, GetItem, GetOutcome, ReadFault};
+use tenon_client::{Check, ClientError, GetItem, GetOutcome, ReadFault};
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Generation, Incarnation};
@@ -99,6 +99,29 @@ async fn an_object_replaced_between_payload_and_table_is_read_anew() {
     let into = blank(3 * MIB);
     assert!(is_hit(&get_into(&agent, "k", &into).await));
     assert!(into.to_vec() == new);
+}
+
+/// Who asks for no checksums is told of other objects, and of damage only by an engine that looks at the bytes anyway.
+#[tokio::test]
+async fn a_get_that_is_checked_by_generation_still_tells_objects_apart() {
+    for (script, sees_damage) in [(Script::guarded(), true), (Script::one_sided(), false)] {
+        let bytes = payload(3 * MIB, 1);
+        let agent = FakeAgent::new(1, 1, 64 << 20);
+        agent.wrap(script.wrap());
+        let located = agent.store("k", &bytes);
+        let get = async |into: &tenon_transport::Slice| {
+            let item = GetItem::whole("k", into.clone()).checked_by(Check::Generation);
+            let mut results = agent.client().get_batch(&namespace(), vec![item], soon()).await;
+            results.pop().unwrap()
+        };
+        let into = blank(bytes.len());
+        assert!(is_hit(&get(&into).await));
+        assert!(into.to_vec() == bytes);
+        agent.nodes[0].write(&located.replicas[0], MIB as u64 + 7, &[bytes[MIB + 7] ^ 1]);
+        assert_eq!(is_hit(&get(&into).await), !sees_damage);
+        agent.nodes[0].free(&located.replicas[0]);
+        assert_eq!(get(&into).await, Ok(GetOutcome::Miss));
+    }
 }
 
 #[tokio::test]
