@@ -12,7 +12,7 @@ SEEDS ?= 1..5000
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 
-.PHONY: help setup setup-test run test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control evidence deny build clean-run
+.PHONY: help setup setup-test run test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control bench-rdma evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,6 +58,7 @@ bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-transfer ARGS=--quick
 	$(MAKE) bench-placement ARGS=--quick
 	$(MAKE) bench-control ARGS=--quick
+	$(MAKE) bench-rdma ARGS=--quick
 	$(MAKE) evidence ARGS=--quick
 
 bench-transfer: build ## Node-to-node put and get over TCP, beside a bare pump of the same bytes and memcpy
@@ -68,6 +69,9 @@ bench-placement: ## Allocate/free pairs per second and latencies per strategy, b
 
 bench-control: build ## What finding objects costs: calls, a holder's death, a home's death and return, memory; ARGS="--only scale"
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_control -- $(ARGS)
+
+bench-rdma: build ## Put, get and the engine over RDMA, beside perftest, in a machine of their own; TENON_RDMA=native TENON_RDMA_DEVICES=…: on this host's devices
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_rdma -- $(ARGS)
 
 evidence: ## The experiments about placement, each with what it expected; ARGS="--only X1,X10"; without --quick it renews docs/evidence
 	$(CARGO) run --locked --release -p tenon-benches --bin evidence -- $(ARGS)

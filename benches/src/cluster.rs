@@ -1,4 +1,4 @@
-//! `tenond` processes that are the nodes of one cluster, on loopback.
+//! `tenond` processes that are the nodes of one cluster, on loopback or on the addresses of RDMA devices.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
-use tenon_client::{Client, ConnectOptions, default_deadline};
+use tenon_client::{Client, ConnectOptions, Transports, default_deadline};
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_protocol::message::NodeState;
 use tenon_transport::link::Endpoint;
@@ -29,6 +29,15 @@ pub struct Segment {
     pub bytes: u64,
     /// Descriptors in its table; as the daemon sees fit if not given.
     pub slots: Option<u64>,
+}
+
+/// Where a node's link listens, and which device it uses.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// The address of its link; one of loopback's if not given.
+    pub address: Option<Ipv4Addr>,
+    /// The RDMA device it must use; none if not given.
+    pub rdma_device: Option<String>,
 }
 
 /// A node, and its process, which is killed when this is dropped.
@@ -78,18 +87,24 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one node per segment.
+    /// Starts one node per segment, on loopback and without RDMA.
     pub fn start(segments: &[Segment]) -> Result<Self> {
+        let plans: Vec<_> = segments.iter().map(|segment| (*segment, Site::default())).collect();
+        Self::start_at(&plans)
+    }
+
+    /// Starts nodes with a segment each at these sites.
+    pub fn start_at(plans: &[(Segment, Site)]) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("tenon-bench-").tempdir()?;
         write_private(&secret_file(&dir), SECRET)?;
-        let nodes = (0..segments.len()).map(|at| prepare(&dir, &format!("node-{at}")));
+        let prepared = |(at, (_, site)): (usize, &(Segment, Site))| prepare(&dir, &format!("node-{at}"), site);
+        let nodes = plans.iter().enumerate().map(prepared);
         let mut cluster = Self {
             nodes: nodes.collect::<Result<_>>()?,
             dir,
         };
-        for (at, segment) in segments.iter().enumerate() {
-            let node = &cluster.nodes[at];
-            std::fs::write(node.dir.join("tenond.toml"), cluster.config(node, segment)?)?;
+        for (node, (segment, site)) in cluster.nodes.iter().zip(plans) {
+            std::fs::write(node.dir.join("tenond.toml"), cluster.config(node, segment, site)?)?;
         }
         for node in &mut cluster.nodes {
             node.launch()?;
@@ -157,9 +172,14 @@ impl Cluster {
 
     /// A client of one node over TCP, once that node sees all others.
     pub async fn connect(&self, at: usize) -> Result<Client> {
+        self.connect_over(at, &Transports::default()).await
+    }
+
+    /// The same, which reaches holders over these transports.
+    pub async fn connect_over(&self, at: usize, transports: &Transports) -> Result<Client> {
         let give_up = Instant::now() + START_TIMEOUT;
         loop {
-            let error = match self.try_connect(at).await {
+            let error = match self.try_connect(at, transports).await {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
             };
@@ -172,10 +192,11 @@ impl Cluster {
         }
     }
 
-    async fn try_connect(&self, at: usize) -> Result<Client> {
+    async fn try_connect(&self, at: usize, transports: &Transports) -> Result<Client> {
         let options = ConnectOptions {
             cluster: Some(Self::cluster_id()),
             secret: Some(Self::secret().to_vec()),
+            transports: transports.clone(),
             ..ConnectOptions::new(self.link(at))
         };
         let client = Client::connect(options, default_deadline(0)).await?;
@@ -200,7 +221,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn config(&self, node: &Node, segment: &Segment) -> Result<String> {
+    fn config(&self, node: &Node, segment: &Segment, site: &Site) -> Result<String> {
         let mut text = format!(
             "[node]\nstate_dir = {:?}\n\n[cluster]\nname = {CLUSTER_NAME:?}\nsecret_file = {:?}\nview = \"static\"\n",
             node.dir.join("state"),
@@ -217,6 +238,10 @@ impl Cluster {
         if let Some(slots) = segment.slots {
             writeln!(text, "slots = {slots}")?;
         }
+        match &site.rdma_device {
+            Some(device) => write!(text, "\n[rdma]\npolicy = \"require\"\ndevices = [{device:?}]\n")?,
+            None => text.push_str("\n[rdma]\npolicy = \"forbid\"\n"),
+        }
         Ok(text)
     }
 }
@@ -226,7 +251,7 @@ fn secret_file(dir: &TempDir) -> PathBuf {
 }
 
 /// Makes a node's directory and id, and finds it addresses.
-fn prepare(dir: &TempDir, name: &str) -> Result<Node> {
+fn prepare(dir: &TempDir, name: &str, site: &Site) -> Result<Node> {
     let dir = dir.path().join(name);
     let state_dir = dir.join("state");
     std::fs::create_dir_all(&state_dir)?;
@@ -246,8 +271,8 @@ fn prepare(dir: &TempDir, name: &str) -> Result<Node> {
         .parse()
         .with_context(|| format!("tenond --init printed no id: {text:?}"))?;
     // An address that nobody else is likely to use.
-    let address = Ipv4Addr::new(127, 78, rand::random(), rand::random_range(1..=254));
-    let [link, http] = free_ports(address.into())?;
+    let loopback = Ipv4Addr::new(127, 78, rand::random(), rand::random_range(1..=254));
+    let [link, http] = free_ports([site.address.unwrap_or(loopback), loopback])?;
     Ok(Node {
         id,
         link,
@@ -258,9 +283,9 @@ fn prepare(dir: &TempDir, name: &str) -> Result<Node> {
 }
 
 /// Two ports, different because both are open before either is closed.
-fn free_ports(address: std::net::IpAddr) -> Result<[SocketAddr; 2]> {
-    let open = || TcpListener::bind((address, 0)).with_context(|| format!("cannot use the address {address}"));
-    let listeners = [open()?, open()?];
+fn free_ports(addresses: [Ipv4Addr; 2]) -> Result<[SocketAddr; 2]> {
+    let open = |address| TcpListener::bind((address, 0)).with_context(|| format!("cannot use the address {address}"));
+    let listeners = [open(addresses[0])?, open(addresses[1])?];
     Ok([listeners[0].local_addr()?, listeners[1].local_addr()?])
 }
 

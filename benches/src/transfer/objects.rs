@@ -2,18 +2,26 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use parking_lot::Mutex;
-use tenon_client::{Client, GetItem, GetOutcome, PutItem, PutOptions, default_deadline};
+use tenon_client::{Check, Client, GetItem, GetOutcome, PutItem, PutOptions};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::name::Namespace;
 use tenon_transport::Slice;
+use tokio::time::Instant;
 
 use crate::transfer::buffers::Buffers;
 
+/// How long one call may take: what is measured is how long it takes, also on hosts that are busy or emulated.
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The contents of two objects that follow each other start this far apart in the source: an odd number of cache lines.
 const CONTENT_STRIDE_BYTES: u64 = 64 * 113;
+
+fn deadline() -> Instant {
+    Instant::now() + TIMEOUT
+}
 
 /// How objects are grouped.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +58,7 @@ pub struct Objects {
     buffers: Buffers,
     shape: Shape,
     count: u64,
+    check: Check,
 }
 
 impl Objects {
@@ -70,7 +79,14 @@ impl Objects {
             buffers,
             shape,
             count: len_bytes / shape.object_bytes,
+            check: Check::default(),
         })
+    }
+
+    /// The same, but what is got is checked so.
+    #[must_use]
+    pub fn checked_by(self, check: Check) -> Self {
+        Self { check, ..self }
     }
 
     fn object(&self, prefix: &str, at: u64) -> Result<Object> {
@@ -159,19 +175,16 @@ impl Objects {
     /// Removes all objects under keys with this prefix.
     pub async fn remove(&self, prefix: &str) -> Result<()> {
         let keys = (0..self.count).map(|at| format!("{prefix}/{at}")).collect();
-        for result in self.client.remove(&self.namespace, keys, default_deadline(0)).await {
+        for result in self.client.remove(&self.namespace, keys, deadline()).await {
             ensure!(result.context("a removal failed")?, "an object to remove is missing");
         }
         Ok(())
     }
 
     async fn put_batch(&self, batch: Vec<Object>) -> Result<()> {
-        let len_bytes = batch.len() as u64 * self.shape.object_bytes;
         let item = |Object { key, content }| PutItem { key, source: content };
         let items = batch.into_iter().map(item).collect();
-        let putting = self
-            .client
-            .put_batch(&self.namespace, items, &self.options, default_deadline(len_bytes));
+        let putting = self.client.put_batch(&self.namespace, items, &self.options, deadline());
         for result in putting.await {
             result.context("a put failed")?;
         }
@@ -184,9 +197,13 @@ impl Objects {
         let part = |at| landing.subslice(at * len_bytes..(at + 1) * len_bytes);
         let parts: Vec<_> = (0..batch.len() as u64).map(part).collect::<Result<_, _>>()?;
         let items = batch.iter().zip(&parts);
-        let items = items.map(|(object, into)| GetItem::whole(object.key.clone(), into.clone()));
-        let deadline = default_deadline(batch.len() as u64 * len_bytes);
-        for result in self.client.get_batch(&self.namespace, items.collect(), deadline).await {
+        let item = |(object, into): (&Object, &Slice)| GetItem::whole(&object.key, into.clone()).checked_by(self.check);
+        let items = items.map(item);
+        for result in self
+            .client
+            .get_batch(&self.namespace, items.collect(), deadline())
+            .await
+        {
             let outcome = result.context("a get failed")?;
             ensure!(matches!(outcome, GetOutcome::Hit(_)), "an object is missing");
         }
