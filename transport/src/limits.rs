@@ -147,6 +147,11 @@ pub const VERBS_PULL_GRACE: Duration = Duration::from_secs(6);
 pub const VERBS_RECONNECTS_MAX: u32 = 2;
 /// Bytes that a new path is tried with.
 pub const VERBS_PROBE_BYTES: usize = 64;
+/// Longest read that lands in memory of the rail's and is copied: beyond it copying comes to cost what registering does.
+pub const VERBS_POOL_SLOT_BYTES: usize = 4 << 10;
+/// Such reads under way at once on one rail: gets of 128 objects have three for each. Together 2 MiB, of the 8 MiB that programs without privilege
+/// usually may lock.
+pub const VERBS_POOL_SLOTS: usize = 512;
 /// Exports whose places one connection remembers: segments and their tables.
 pub const VERBS_KEYS_MAX: usize = 4096;
 

@@ -334,6 +334,38 @@ async fn a_peer_without_rails_is_told_apart_and_one_that_goes_ends_its_transfers
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_reads_into_memory_that_nobody_registered_give_the_slots_back_that_they_land_in() {
+    let Some(hosts) = Hosts::new(1).await else { return };
+    const READS: u64 = 600;
+    let bytes = pattern(usize::try_from(READS).unwrap() * 64);
+    let (_owner, key) = hosts.export(bytes.clone(), Rights::Read);
+    let connection = hosts.open(SESSION).await.unwrap();
+    let free = format!("free_slots: [{}]", tenon_transport::limits::VERBS_POOL_SLOTS);
+    for round in 0..4 {
+        let into = Arc::new(Memory::from_vec(vec![0; bytes.len()])).whole();
+        let read = |at: u64| Transfer {
+            remote_offset_bytes: at * 64,
+            ..transfer(Op::Read, key, &into.subslice(at * 64..(at + 1) * 64).unwrap())
+        };
+        let reading = connection.submit((0..READS).map(read).collect(), soon());
+        if round % 2 == 0 {
+            for result in reading.await {
+                result.unwrap();
+            }
+            assert!(into.to_vec() == bytes, "round {round}");
+        } else {
+            // Dropped while it is under way.
+            let ended = tokio::time::timeout(Duration::from_millis(2), reading).await;
+            assert!(ended.is_err(), "reads end in no time");
+        }
+    }
+    until("all slots are given back", || {
+        format!("{:?}", hosts.ours).contains(&free)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_whose_memory_is_not_exported_any_more_is_unknown_and_costs_others_nothing() {
     let Some(hosts) = Hosts::new(1).await else { return };
     let (_gone, gone_key) = hosts.export(pattern(100_000), Rights::Read);

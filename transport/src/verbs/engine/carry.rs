@@ -154,11 +154,19 @@ impl Run<'_> {
     async fn over(&self, share: Share) -> (Vec<usize>, Option<Status>) {
         let Share { path, pieces, _load } = share;
         let flight = Flight::new(pieces.len());
-        let mut reads = Vec::with_capacity(pieces.len());
+        let (mut reads, mut slots) = (Vec::with_capacity(pieces.len()), Vec::new());
         for (request, piece) in pieces.iter().enumerate() {
             let wanted = &self.pieces[*piece];
-            match (wanted.remote(&path), self.rails.locals(path.rail, &wanted.into)) {
-                (Some(from), Ok(into)) => reads.push(ReadRequest { request, from, into }),
+            match (wanted.remote(&path), self.rails.landing(path.rail, &wanted.into)) {
+                (Some(from), Ok(landing)) => {
+                    reads.push(ReadRequest {
+                        request,
+                        from,
+                        into: landing.parts,
+                        slots: landing.slots.iter().map(|(slot, _)| Arc::clone(slot)).collect(),
+                    });
+                    slots.extend(landing.slots.into_iter().map(|(slot, into)| (request, slot, into)));
+                }
                 (_, Err(error)) => {
                     self.end(*piece, Err(PieceError::Local(error.to_string())));
                     flight.land(request, Status::LocalProtection);
@@ -169,11 +177,16 @@ impl Run<'_> {
         self.flights.lock().push((Arc::clone(&path), Arc::clone(&flight)));
         path.post(&flight, reads).await;
         flight.landed().await;
-        self.judge(&path, &pieces, &flight)
+        let statuses = flight.statuses();
+        for (request, slot, into) in slots {
+            if statuses[request] == Some(Status::Success) {
+                slot.copy_to(&into);
+            }
+        }
+        self.judge(&path, &pieces, statuses)
     }
 
-    fn judge(&self, path: &Arc<Path>, pieces: &[usize], flight: &Flight) -> (Vec<usize>, Option<Status>) {
-        let statuses = flight.statuses();
+    fn judge(&self, path: &Arc<Path>, pieces: &[usize], statuses: Vec<Option<Status>>) -> (Vec<usize>, Option<Status>) {
         let (mut again, mut failure) = (Vec::new(), None);
         for (piece, status) in pieces.iter().zip(statuses) {
             match status {

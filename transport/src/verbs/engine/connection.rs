@@ -317,13 +317,17 @@ impl Shared {
         Ok(cuts(&transfer.local).into_iter().map(piece).collect())
     }
 
-    /// Registers memory for the peer to read, on each path that is up.
+    /// Lets the peer read memory, on each path that is up: what its owner has registered for peers to read as it is, other memory in this range
+    /// and for as long as the regions live.
     pub(super) fn lend(&self, slice: &Slice) -> Result<Lent, VerbsError> {
         let (mut regions, mut named) = (Vec::new(), Vec::new());
         for path in self.paths.up() {
-            let region = self.rails.lend(path.rail, slice, Access::REMOTE_READ)?;
+            let region = match self.rails.region(path.rail, slice.memory()) {
+                Some(region) => region,
+                None => self.rails.lend(path.rail, slice, Access::REMOTE_READ)?,
+            };
             let remote = Remote {
-                address: region.address(),
+                address: region.address() + (slice.offset_bytes() - region.slice().offset_bytes()),
                 key: region.key(),
             };
             named.push((path.number, remote));

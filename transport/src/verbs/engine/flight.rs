@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
+use super::pool::Slot;
 use crate::verbs::Status;
 
 /// A number of requests that somebody waits for.
@@ -87,22 +88,30 @@ pub(super) struct Ticket {
     request: usize,
     /// Given back when the request is complete.
     place: OwnedSemaphorePermit,
+    /// Where it lands: nobody else's until then.
+    slots: Vec<Arc<Slot>>,
 }
 
 impl Ticket {
     /// For a request that is about to be posted.
-    pub(super) fn new(flight: &Arc<Flight>, request: usize, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        flight: &Arc<Flight>,
+        request: usize,
+        place: OwnedSemaphorePermit,
+        slots: Vec<Arc<Slot>>,
+    ) -> Self {
         flight.begin();
         Self {
             flight: Arc::clone(flight),
             request,
             place,
+            slots,
         }
     }
 
     /// The request has ended, and its memory was let go of.
     pub(super) fn complete(self, status: Status) {
-        drop(self.place);
+        drop((self.place, self.slots));
         self.flight.end(self.request, status, 1);
     }
 }

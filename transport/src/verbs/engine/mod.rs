@@ -17,6 +17,9 @@
 //! longest time are closed, and peers are asked to close what they have not used; they are connected again when they are
 //! wanted.
 //!
+//! *Memory.* What its owner registered ([`Rails::register`]) is transferred from and to as it is. Small reads into other memory land in registered memory of
+//! the rail's and are copied; for larger ones, and for writes, other memory is registered while the transfer lasts.
+//!
 //! *Deadlines.* What is under way when a deadline passes is ended by moving its queue pair to ERR and waiting for the
 //! flush; other transfers on that path go over another one meanwhile. A submission that is *dropped* does the same without
 //! waiting: its memory stays counted, and may be written to, until the device has flushed.
@@ -29,6 +32,7 @@ mod message;
 mod offer;
 mod path;
 mod plan;
+mod pool;
 mod rail;
 mod rails;
 mod room;

@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use super::flight::{Flight, Ticket};
+use super::pool::Slot;
 use crate::limits::VERBS_FLUSH_TIMEOUT;
 use crate::verbs::{Local, PostFailure, QueuePair, Remote, SendRequest, Status};
 
@@ -33,6 +34,8 @@ pub(super) struct ReadRequest {
     pub(super) request: usize,
     pub(super) from: Remote,
     pub(super) into: Vec<Local>,
+    /// Slots of the rail's among them.
+    pub(super) slots: Vec<Arc<Slot>>,
 }
 
 impl Path {
@@ -65,7 +68,7 @@ impl Path {
             while let Some(place) = next.take()
                 && let Some(read) = reads.next()
             {
-                let ticket = Ticket::new(flight, read.request, place);
+                let ticket = Ticket::new(flight, read.request, place, read.slots);
                 requests.push(SendRequest::read(read.from, read.into, ticket));
                 next = Arc::clone(&self.places).try_acquire_owned().ok();
             }

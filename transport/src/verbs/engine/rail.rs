@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::flight::Ticket;
+use super::pool::Pool;
 use super::rails::RailsOptions;
 use super::subnet::Subnet;
 use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_SEND_REQUESTS};
@@ -52,6 +53,7 @@ struct State {
 pub(super) struct Opened {
     device: Arc<Device>,
     pub(super) domain: Arc<ProtectionDomain>,
+    pub(super) pool: Arc<Pool>,
     queue: Arc<CompletionQueue<Ticket>>,
     /// Of the queue while no queue pair has its share.
     entries: u32,
@@ -75,6 +77,7 @@ impl Rail {
         let opened = Opened {
             device: Arc::clone(device),
             domain: Arc::clone(domain),
+            pool: Pool::new(domain)?,
             entries: queue.free(),
             queue,
             _reaper: OwnedTask::spawn(reap(name.clone(), channel, options.spin)),

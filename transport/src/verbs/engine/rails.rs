@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::events::{EventCounts, follow, look};
 use super::flight::Ticket;
 use super::path::{Path, Paths};
+use super::pool::Slot;
 use super::rail::Rail;
 use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX};
 use crate::memory::{Memory, Slice};
@@ -58,6 +59,14 @@ impl Default for RailsOptions {
 pub struct NoRails {
     /// Why, for each device that was tried, or once if there is none.
     pub reasons: Vec<String>,
+}
+
+/// Where a read lands.
+#[derive(Debug, Default)]
+pub(super) struct Landing {
+    pub(super) parts: Vec<Local>,
+    /// Slots among them, and where their content goes then.
+    pub(super) slots: Vec<(Arc<Slot>, Slice)>,
 }
 
 /// All rails of this process. Memory is registered with each of them. Shared by its connections and its target.
@@ -223,14 +232,23 @@ impl Rails {
         registered.get(&name_of(memory))?.regions[rail].clone()
     }
 
-    /// The parts of registered memory that slices are, for requests on one rail. What is not registered is, for as long
-    /// as the parts live.
-    pub(super) fn locals(&self, rail: usize, slices: &[Slice]) -> Result<Vec<Local>, VerbsError> {
-        let local = |slice: &Slice| match self.region(rail, slice.memory()) {
-            Some(region) => region.part_of(slice),
-            None => self.lend(rail, slice, Access::LOCAL_WRITE)?.part_of(slice),
-        };
-        slices.iter().map(local).collect()
+    /// Where a read into slices is to land, on one rail: in the slices themselves if they are registered, which they are
+    /// for as long as the parts live if they must be; small ones that are not, in slots of the rail's.
+    pub(super) fn landing(&self, rail: usize, slices: &[Slice]) -> Result<Landing, VerbsError> {
+        let mut landing = Landing::default();
+        for slice in slices {
+            let part = if let Some(region) = self.region(rail, slice.memory()) {
+                region.part_of(slice)?
+            } else if let Some(slot) = self.rails[rail].opened()?.pool.take(slice) {
+                let part = slot.local(slice.len_bytes())?;
+                landing.slots.push((slot, slice.clone()));
+                part
+            } else {
+                self.lend(rail, slice, Access::LOCAL_WRITE)?.part_of(slice)?
+            };
+            landing.parts.push(part);
+        }
+        Ok(landing)
     }
 
     /// Registers a slice alone.
@@ -344,9 +362,14 @@ impl Rails {
 
 impl fmt::Debug for Rails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let free_slots = self
+            .rails
+            .iter()
+            .filter_map(|rail| Some(rail.opened().ok()?.pool.free()));
         f.debug_struct("Rails")
             .field("rails", &self.names().collect::<Vec<_>>())
             .field("registered", &self.registered.lock().len())
+            .field("free_slots", &free_slots.collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }

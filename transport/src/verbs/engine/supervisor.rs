@@ -198,6 +198,7 @@ impl Shared {
             request: 0,
             from: accept.probe,
             into: vec![into],
+            slots: Vec::new(),
         };
         let trying = async {
             path.post(&flight, vec![read]).await;
