@@ -7,6 +7,7 @@
 use crate::clock;
 use crate::guards::{ReadGuard, WriteGuard};
 use crate::metrics::{AllocationFailure, Metrics, Place};
+use crate::pages;
 use crate::segments::{MountedSegment, SegmentError, SegmentMemory, Segments};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -22,8 +23,8 @@ use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_protocol::placement::DryRunPlace;
 use tenon_store_core::objects::{
     CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed, ReadHold,
-    RegionId, Reported, ReserveError, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Unreported,
-    Unverified, Verified, WouldPlace, WriteHold,
+    RegionId, Reported, ReserveError, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Tellable,
+    Unreported, Unverified, Verified, WouldPlace, WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::NodeHint;
@@ -77,7 +78,7 @@ pub(crate) enum Begun {
 
 /// Writes the table of one segment for the holder.
 #[derive(Debug)]
-struct TableWriter(Arc<MountedSegment>);
+pub(crate) struct TableWriter(Arc<MountedSegment>);
 
 impl SegmentTable for TableWriter {
     fn seal(&mut self, plan: &SealPlan) {
@@ -409,13 +410,13 @@ impl HolderDriver {
         })
     }
 
-    /// A page of what is held here, for a home of its keys.
+    /// A step of a page of what is held here, for a home of its keys.
     pub(crate) fn announce(
         &self,
         after: Option<KeyHash>,
-        homes_of: impl Fn(&ObjectName, KeyHash) -> Option<Homes>,
+        homes_of: impl FnMut(&Tellable<'_, TableWriter>) -> Option<Homes>,
     ) -> member::Page {
-        self.core.lock().announce(after, homes_of)
+        pages::step(&self.core, |core| core.announce(after, homes_of))
     }
 
     /// A page of the keys that are held here.

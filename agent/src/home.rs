@@ -5,8 +5,8 @@
 use crate::clock;
 use crate::late::{Late, Waiting};
 use crate::node::Node;
+use crate::pages;
 use parking_lot::Mutex;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,7 @@ use tenon_protocol::member::{
     Ticket,
 };
 use tenon_protocol::message::KeyResult;
-use tenon_protocol::name::Namespace;
 use tenon_store_core::directory::{Action, Directory, DirectoryCounts, Event, QuestionToken, RequestToken};
-use tenon_store_core::membership::IndexNodes;
 use tenon_store_core::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -186,9 +184,9 @@ impl HomeDriver {
         self.directory.lock().untold_keys(member)
     }
 
-    /// What this home keeps of the keys that it shares with another, a page of it.
+    /// What this home keeps of the keys that it shares with another, a step of a page.
     pub(crate) fn hand_over(&self, partner: NodeId, after: Option<KeyHash>) -> Page {
-        self.directory.lock().hand_over(partner, after)
+        pages::step(&self.directory, |directory| directory.hand_over(partner, after))
     }
 
     /// How much is kept, and how far this home has learned what others know.
@@ -240,24 +238,6 @@ impl Node {
     /// Something was learned of a member.
     pub(crate) fn tell_homes(self: &Arc<Self>, event: Event) {
         self.perform(self.homes().handle([event]));
-    }
-
-    /// A page of what this node holds of which `home` is a home.
-    pub(crate) fn announce_to(&self, home: NodeId, after: Option<KeyHash>) -> Page {
-        // Neighbouring objects are mostly of one namespace.
-        let last = RefCell::new(None::<(Namespace, IndexNodes)>);
-        self.holder().announce(after, |name, key_hash| {
-            let mut last = last.borrow_mut();
-            let index_nodes = match &*last {
-                Some((namespace, index_nodes)) if namespace == name.namespace() => index_nodes,
-                _ => {
-                    let namespace = name.namespace();
-                    &last.insert((namespace.clone(), self.index_nodes(namespace))).1
-                }
-            };
-            let homes = index_nodes.homes(key_hash);
-            homes.includes(home).then_some(homes)
-        })
     }
 
     /// Does what the directory says. Questions to one node travel in one frame; those to this node are answered here.

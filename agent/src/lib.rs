@@ -18,6 +18,7 @@ mod late;
 pub mod limits;
 pub mod metrics;
 pub mod node;
+mod pages;
 mod peers;
 mod publish;
 mod rdma;

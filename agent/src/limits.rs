@@ -1,7 +1,7 @@
 //! Every bound of the agent, with its reason. Units are in the names.
 
 use std::time::Duration;
-use tenon_protocol::limits::{BATCH_KEYS_MAX, KEY_LEN_BYTES_MAX, MESSAGE_LEN_BYTES_MAX, PIECE_BYTES};
+use tenon_protocol::limits::{BATCH_KEYS_MAX, KEY_LEN_BYTES_MAX, MESSAGE_LEN_BYTES_MAX, PAGE_KEYS_MAX, PIECE_BYTES};
 
 /// Longest configuration file. A list of 1,024 members takes about 100 KiB.
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
@@ -67,6 +67,7 @@ pub const CALL_TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 // A full batch of the longest keys fits in one JSON body unless every byte of them is escaped.
 const _: () = assert!(BATCH_KEYS_MAX * (KEY_LEN_BYTES_MAX + 512) < HTTP_MESSAGE_LEN_BYTES_MAX);
+const _: () = assert!(PAGE_KEYS_ENOUGH + tenon_store_core::limits::PAGE_STEP_KEYS_MAX <= PAGE_KEYS_MAX);
 // The longest key fits in a request line with each of its bytes percent-encoded.
 const _: () = assert!(3 * KEY_LEN_BYTES_MAX + 1024 < HTTP_HEAD_LEN_BYTES_MAX);
 
@@ -101,6 +102,10 @@ pub const PUBLISH_PAUSE_MIN: Duration = Duration::from_millis(250);
 pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most objects of which one home is still to be told.
 pub const PUBLISHED_KEYS_MAX: usize = 1 << 16;
+/// A page of what a member is told ends once it has so many keys: it keeps a processor for less than a millisecond.
+pub const PAGE_KEYS_ENOUGH: usize = PAGE_KEYS_MAX / 2;
+/// Most steps of a page: it ends then, though few keys were told.
+pub const PAGE_STEPS_MAX: usize = 64;
 /// How often reservations, outcomes and waiting questions are looked at. An eviction must be reported within 100 ms.
 pub const TICK_EVERY: Duration = Duration::from_millis(10);
 /// A call is answered so much before its deadline that the answer still arrives: a tenth of the time, at most this.

@@ -125,20 +125,26 @@ pub const UNTOLD_KEYS_MAX: usize = 1 << 16;
 /// Most keys that a partner is told of later in one go.
 pub const RETOLD_AT_ONCE_MAX: usize = 128;
 
-/// Shortest time between two pages of one member, so that calls are served between them.
-pub const LEARNING_PAUSE_MS: u64 = 10;
+/// Shortest time between two pages of one member, so that calls are served between them: less than a tick, so that there
+/// is a page per tick.
+pub const LEARNING_PAUSE_MS: u64 = 5;
 
-/// Most pages that a home asks for at once.
-pub const LEARNING_AT_ONCE_MAX: usize = 4;
+/// Most pages that a home asks for at once, each of another member: one that stands still holds up one of them.
+pub const LEARNING_AT_ONCE_MAX: usize = 3;
 
 /// How long a home waits before it asks a member again that did not answer, or looks again at what waits.
 pub const RETRY_MS: u64 = 250;
 
-/// Most keys that are looked at for one page of a hand-over, give or take a shard.
-pub const HAND_OVER_KEYS_SEEN_MAX: usize = 1 << 13;
+/// Most keys that one step of a page gives. Whoever makes a page of steps lets others in between them.
+pub const PAGE_STEP_KEYS_MAX: usize = 1 << 6;
 
-/// Most objects that a holder looks at for one page of an announcement (about a third of a millisecond).
-pub const ANNOUNCED_KEYS_SEEN_MAX: usize = 1 << 10;
+/// Most keys that are looked at for one step of a hand-over, from each place where they are kept.
+pub const HAND_OVER_KEYS_SEEN_MAX: usize = 1 << 7;
+
+/// Most objects that a holder looks at for one step of an announcement: 0.2 ms if nothing of them is in the caches.
+pub const ANNOUNCED_KEYS_SEEN_MAX: usize = 1 << 6;
+
+const _: () = assert!(ANNOUNCED_KEYS_SEEN_MAX <= PAGE_STEP_KEYS_MAX);
 
 /// Most drops that are asked for at once, removals aside.
 pub const PAID_AT_ONCE_MAX: usize = 256;

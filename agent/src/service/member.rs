@@ -51,9 +51,11 @@ impl Node {
                         .collect(),
                 )
             }
-            MemberRequest::Announce(PageRequest { after }) => MemberReply::Announce(self.announce_to(from, after)),
+            MemberRequest::Announce(PageRequest { after }) => {
+                MemberReply::Announce(self.announce_to(from, after).await)
+            }
             MemberRequest::HandOver(PageRequest { after }) => {
-                MemberReply::HandOver(self.homes().hand_over(from, after))
+                MemberReply::HandOver(self.hand_over_to(from, after).await)
             }
             MemberRequest::Heartbeat(heartbeat) => {
                 self.peers().heard(from, heartbeat);

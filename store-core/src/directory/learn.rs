@@ -4,12 +4,11 @@ use super::members::{Learning, Untold};
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{
-    DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, LEARNING_PAUSE_MS, RETOLD_AT_ONCE_MAX,
-    RETRY_MS,
+    DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, LEARNING_PAUSE_MS, PAGE_STEP_KEYS_MAX,
+    RETOLD_AT_ONCE_MAX, RETRY_MS,
 };
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::ids::{KeyHash, NodeId};
-use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, Page, PageKey};
 use tenon_protocol::message::KeyResult;
 
@@ -86,11 +85,11 @@ impl Directory {
     pub(super) fn learn(&mut self) {
         let (mut asks, mut tells) = (Vec::new(), Vec::new());
         for (id, member) in self.members.askable(self.now) {
-            if let Learning::Open(after) = member.announced {
-                asks.push((Purpose::Announce { member: id }, id, after));
-            }
-            if let Learning::Open(after) = member.handed_over {
-                asks.push((Purpose::HandOver { partner: id }, id, after));
+            match (member.announced, member.handed_over) {
+                (Learning::Asked(_), _) | (_, Learning::Asked(_)) => {}
+                (Learning::Open(after), _) => asks.push((Purpose::Announce { member: id }, id, after)),
+                (_, Learning::Open(after)) => asks.push((Purpose::HandOver { partner: id }, id, after)),
+                (Learning::Done, Learning::Done) => {}
             }
             if member.retelling == 0 && !member.untold.is_empty() {
                 let untold = member.untold.iter().take(RETOLD_AT_ONCE_MAX);
@@ -219,8 +218,8 @@ impl Directory {
         }
     }
 
-    /// A page of the entries and tombstones of the keys that are shared with a partner, in the order of key hashes.
-    /// Whoever takes the first page is told all, so that nothing is left untold.
+    /// The entries and tombstones of the keys that are shared with a partner, in the order of key hashes, a step of a
+    /// page. Whoever takes the first step is told all, so that nothing is left untold.
     pub fn hand_over(&mut self, partner: NodeId, after: Option<KeyHash>) -> Page {
         if after.is_none() {
             self.members.change(partner, |member| {
@@ -232,7 +231,7 @@ impl Directory {
         let buried = Box::new(self.tombstones.keys_after(after));
         let (mut keys, mut horizon) = (Vec::new(), None::<KeyHash>);
         for source in [packed, loose, buried] {
-            let enough = keys.len() + PAGE_KEYS_MAX;
+            let enough = keys.len() + PAGE_STEP_KEYS_MAX;
             for (seen, (key, homes)) in source.enumerate() {
                 if homes.partner_of(self.node) == Some(partner) {
                     keys.push((key, homes));
@@ -246,8 +245,8 @@ impl Directory {
         keys.retain(|(key, _)| horizon.is_none_or(|horizon| *key <= horizon));
         keys.sort_unstable_by_key(|(key, _)| *key);
         keys.dedup_by_key(|(key, _)| *key);
-        if keys.len() > PAGE_KEYS_MAX {
-            keys.truncate(PAGE_KEYS_MAX);
+        if keys.len() > PAGE_STEP_KEYS_MAX {
+            keys.truncate(PAGE_STEP_KEYS_MAX);
             horizon = keys.last().map(|(key, _)| *key);
         }
         self.page(keys, horizon)

@@ -56,7 +56,12 @@ impl IndexNodes {
         Self(ranked.into_iter().map(|(_, node)| node).collect())
     }
 
-    /// The nodes, highest score first.
+    /// Those of every namespace, if there are so few members.
+    pub(super) fn of_all(members: &[NodeId]) -> Self {
+        Self(members.into())
+    }
+
+    /// The nodes, highest score first, or by id if they are those of every namespace.
     pub fn nodes(&self) -> &[NodeId] {
         &self.0
     }
@@ -154,6 +159,17 @@ mod tests {
         let (one, other) = (Namespace::new("one").unwrap(), Namespace::new("other").unwrap());
         assert_eq!(view.index_nodes(&one).nodes().len(), INDEX_NODES_MAX);
         assert_ne!(view.index_nodes(&one), view.index_nodes(&other));
+    }
+
+    #[test]
+    fn few_members_are_the_index_nodes_of_every_namespace() {
+        let few = view(0..8);
+        let of_all = few.index_nodes_of_all().unwrap();
+        for namespace in ["one", "other"].map(|name| Namespace::new(name).unwrap()) {
+            let index = few.index_nodes(&namespace);
+            assert!((0..1_000).all(|id| index.homes(key(id)) == of_all.homes(key(id))));
+        }
+        assert_eq!(view(0..9).index_nodes_of_all(), None);
     }
 
     #[test]

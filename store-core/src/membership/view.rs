@@ -1,6 +1,7 @@
 //! The member list at one revision.
 
 use super::rendezvous::IndexNodes;
+use crate::limits::INDEX_NODES_MAX;
 use std::fmt;
 use tenon_protocol::ids::{KeyHash, NodeId};
 use tenon_protocol::limits::NODES_MAX;
@@ -113,6 +114,11 @@ impl View {
     /// [`IndexCache`](super::IndexCache) for asking often.
     pub fn index_nodes(&self, namespace: &Namespace) -> IndexNodes {
         IndexNodes::choose(&self.members, namespace)
+    }
+
+    /// The same where it is the same for every namespace: where there are no more members than index nodes.
+    pub fn index_nodes_of_all(&self) -> Option<IndexNodes> {
+        (self.members.len() <= INDEX_NODES_MAX).then(|| IndexNodes::of_all(&self.members))
     }
 
     /// The homes of one key.

@@ -60,6 +60,7 @@ use tenon_protocol::ids::{ClusterId, Generation, Incarnation, KeyHash, NodeId, P
 use tenon_protocol::message::SpaceAccount;
 use tenon_protocol::table::{Descriptor, KeyRow};
 
+pub use self::announce::Tellable;
 pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
 pub use self::decided::{Proposed, Reported};
 pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};

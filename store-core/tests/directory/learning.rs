@@ -3,10 +3,11 @@
 use crate::cluster::*;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::{Epoch, Incarnation, Version};
-use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
 use tenon_store_core::directory::Event;
-use tenon_store_core::limits::{COLLECT_MS, LEARNING_PAUSE_MS, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX};
+use tenon_store_core::limits::{
+    COLLECT_MS, LEARNING_PAUSE_MS, PAGE_STEP_KEYS_MAX, PENDING_CHECK_MS, RETRY_MS, UNTOLD_KEYS_MAX,
+};
 use tenon_store_core::time::Time;
 
 pub(crate) fn version(epoch: u64, put_id: u64) -> Version {
@@ -157,7 +158,7 @@ fn a_partner_that_missed_more_than_is_remembered_takes_all() {
         cluster.store(FIRST, hash(id), id + 1, 0);
     }
     find(&mut cluster, SECOND);
-    for _ in 0..=UNTOLD_KEYS_MAX / PAGE_KEYS_MAX {
+    for _ in 0..=UNTOLD_KEYS_MAX / PAGE_STEP_KEYS_MAX {
         cluster.settle();
         cluster.pass(LEARNING_PAUSE_MS);
     }

@@ -179,8 +179,8 @@ impl Sim {
     pub(crate) fn announce_to(&self, me: usize, home: NodeId, after: Option<KeyHash>) -> Page {
         self.with(|world| {
             let homes: Vec<_> = world.keys.iter().map(|key| (key.hash, key.homes)).collect();
-            world.process(me).holder.announce(after, |_, key_hash| {
-                let (_, homes) = homes.iter().find(|(hash, _)| *hash == key_hash)?;
+            world.process(me).holder.announce(after, |object| {
+                let (_, homes) = homes.iter().find(|(hash, _)| *hash == object.key_hash)?;
                 homes.includes(home).then_some(*homes)
             })
         })
