@@ -210,9 +210,9 @@ impl Node {
         let keys = frame.keys();
         if home == self.id() {
             return match frame {
-                Frame::Events(events) => self.serve_home(events, deadline).await,
+                Frame::Events(events) => self.serve_home(home, events, deadline).await,
                 Frame::Tickets(tickets) => {
-                    let answers = self.serve_later(&tickets, deadline).await;
+                    let answers = self.serve_later(home, &tickets, deadline).await;
                     answers.unwrap_or_else(|error| vec![Err(error); keys])
                 }
             };

@@ -207,26 +207,28 @@ impl Node {
     /// deadline; a frame of several is answered sooner, with tickets for what is not decided by then.
     pub(crate) async fn serve_home(
         self: &Arc<Self>,
+        asker: NodeId,
         events: Vec<HomeEvent>,
         deadline: Instant,
     ) -> Vec<KeyResult<HomeAnswer>> {
         let (requests, actions) = self.homes().request(events, deadline);
         self.perform(actions);
-        self.homes().late.answers(requests, deadline).await
+        self.homes().late.answers(asker, requests, deadline).await
     }
 
     /// What has become of what these tickets stand for. Of what an earlier life has taken in this one knows nothing: it
     /// is as if that had not answered.
     pub(crate) async fn serve_later(
         &self,
+        asker: NodeId,
         tickets: &[Ticket],
         deadline: Instant,
     ) -> Result<Vec<KeyResult<HomeAnswer>>, ServiceError> {
         let late = &self.homes().late;
-        let requests = late.take(tickets);
+        let requests = late.take(asker, tickets);
         let requests =
             requests.ok_or_else(|| ServiceError::unavailable(self.id(), "it has begun another life since"))?;
-        Ok(late.answers(requests, deadline).await)
+        Ok(late.answers(asker, requests, deadline).await)
     }
 
     /// Time has passed.

@@ -1,11 +1,12 @@
 //! What a home has not decided by the time at which its frame is answered: kept under tickets until it is asked for.
 
 use crate::home::not_answered;
-use crate::limits::{FRAME_WAIT_MAX, LATE_KEYS_MAX};
+use crate::limits::{FRAME_WAIT_MAX, FRAME_WAIT_MIN, LATE_FORGOTTEN_EVERY, LATE_KEPT_MAX, LATE_KEYS_MAX};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::Incarnation;
+use tenon_protocol::ids::{Incarnation, NodeId};
 use tenon_protocol::member::{HomeAnswer, Ticket};
 use tenon_protocol::message::KeyResult;
 use tenon_store_core::directory::RequestToken;
@@ -25,15 +26,23 @@ pub(crate) enum Waiting {
 #[derive(Debug)]
 struct Kept {
     answer: Undecided,
+    /// Who was given the ticket, which is good for nobody else.
+    asker: NodeId,
     /// After this nobody asks for it any more.
     until: Instant,
+}
+
+#[derive(Debug)]
+struct Answers {
+    kept: HashMap<RequestToken, Kept>,
+    forgotten_at: Instant,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Late {
     life: Incarnation,
-    kept: Mutex<HashMap<RequestToken, Kept>>,
+    answers: Mutex<Answers>,
 }
 
 impl Late {
@@ -41,21 +50,25 @@ impl Late {
     pub(crate) fn new(life: Incarnation) -> Self {
         Self {
             life,
-            kept: Mutex::default(),
+            answers: Mutex::new(Answers {
+                kept: HashMap::new(),
+                forgotten_at: Instant::now(),
+            }),
         }
     }
 
     /// Waits for the answers of one frame, within the bound if there are several: in the place of each that is not
-    /// there by then stands its ticket.
+    /// there by then stands its ticket, for this asker.
     pub(crate) async fn answers(
         &self,
+        asker: NodeId,
         requests: Vec<(RequestToken, Waiting)>,
         deadline: Instant,
     ) -> Vec<KeyResult<HomeAnswer>> {
         // Nobody waits for the only one.
         let bound = match requests.len() {
             1 => None,
-            _ => Some(Instant::now() + FRAME_WAIT_MAX),
+            _ => Some(wait_until(Instant::now(), deadline)),
         };
         let mut answers = Vec::with_capacity(requests.len());
         for (token, request) in requests {
@@ -64,7 +77,7 @@ impl Late {
                 (Waiting::For(undecided), None) => decided(undecided.await),
                 (Waiting::For(mut undecided), Some(bound)) => match timeout_at(bound, &mut undecided).await {
                     Ok(answer) => decided(answer),
-                    Err(_) => match self.keep(token, undecided, deadline) {
+                    Err(_) => match self.keep(token, undecided, asker, deadline) {
                         Ok(ticket) => Ok(HomeAnswer::Later { ticket }),
                         Err(undecided) => decided(undecided.await),
                     },
@@ -75,26 +88,34 @@ impl Late {
     }
 
     /// Gives an answer back for which there is no room.
-    fn keep(&self, token: RequestToken, answer: Undecided, until: Instant) -> Result<Ticket, Undecided> {
-        let mut kept = self.kept.lock();
-        if kept.len() >= LATE_KEYS_MAX {
+    fn keep(
+        &self,
+        token: RequestToken,
+        answer: Undecided,
+        asker: NodeId,
+        deadline: Instant,
+    ) -> Result<Ticket, Undecided> {
+        let mut answers = self.answers.lock();
+        if answers.kept.len() >= LATE_KEYS_MAX {
             return Err(answer);
         }
-        kept.insert(token, Kept { answer, until });
+        // The deadline is whatever the asker says. Each time that it asks, what is still not decided is kept anew.
+        let until = deadline.min(Instant::now() + LATE_KEPT_MAX);
+        answers.kept.insert(token, Kept { answer, asker, until });
         Ok(Ticket {
             life: self.life,
             number: token.0,
         })
     }
 
-    /// What these tickets stand for. Each is good once. `None` if one is of another life.
-    pub(crate) fn take(&self, tickets: &[Ticket]) -> Option<Vec<(RequestToken, Waiting)>> {
-        let mut kept = self.kept.lock();
+    /// What these tickets stand for. Each is good once, for whom it was given to. `None` if one is of another life.
+    pub(crate) fn take(&self, asker: NodeId, tickets: &[Ticket]) -> Option<Vec<(RequestToken, Waiting)>> {
+        let mut answers = self.answers.lock();
         let mut taken = |ticket: &Ticket| {
             let token = RequestToken(ticket.number);
-            let waiting = match kept.remove(&token) {
-                Some(Kept { answer, .. }) => Waiting::For(answer),
-                None => {
+            let waiting = match answers.kept.entry(token) {
+                Entry::Occupied(kept) if kept.get().asker == asker => Waiting::For(kept.remove().answer),
+                _ => {
                     let message = "the home keeps no event under this ticket, or not any more";
                     Waiting::Answered(Err(ServiceError::new(ErrorCode::DeadlineExceeded, message)))
                 }
@@ -105,13 +126,21 @@ impl Late {
         is_own.then(|| tickets.iter().map(&mut taken).collect())
     }
 
-    /// Forgets what nobody asks for any more.
+    /// Forgets what nobody asks for any more, if that was not done a moment ago.
     pub(crate) fn forget(&self, now: Instant) {
-        let mut kept = self.kept.lock();
-        if !kept.is_empty() {
-            kept.retain(|_, kept| kept.until > now);
+        let mut answers = self.answers.lock();
+        if now.saturating_duration_since(answers.forgotten_at) >= LATE_FORGOTTEN_EVERY {
+            answers.forgotten_at = now;
+            answers.kept.retain(|_, kept| kept.until > now);
         }
     }
+}
+
+/// How long the keys of a frame wait for each other. A quarter of the time that is left at most: what is decided must
+/// be back in time, and what is not must be asked for.
+fn wait_until(now: Instant, deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(now);
+    now + (left / 4).clamp(FRAME_WAIT_MIN, FRAME_WAIT_MAX)
 }
 
 fn decided(answer: Result<KeyResult<HomeAnswer>, oneshot::error::RecvError>) -> KeyResult<HomeAnswer> {
@@ -125,6 +154,7 @@ mod tests {
 
     const DONE: KeyResult<HomeAnswer> = Ok(HomeAnswer::Done { changed: true });
     const LIFE: Incarnation = Incarnation(7);
+    const ASKER: NodeId = NodeId::from_bytes([3; 16]);
 
     type Senders = Vec<oneshot::Sender<KeyResult<HomeAnswer>>>;
 
@@ -174,35 +204,35 @@ mod tests {
         requests.push((RequestToken(3), Waiting::Answered(Ok(HomeAnswer::Miss))));
         decide_all(senders.drain(1..));
         let began = Instant::now();
-        let answers = late.answers(requests, deadline).await;
+        let answers = late.answers(ASKER, requests, deadline).await;
         assert_eq!(answers, [later(0), DONE, DONE, Ok(HomeAnswer::Miss)]);
         assert!(began.elapsed() < 2 * FRAME_WAIT_MAX);
         // Asked for alone it is waited for.
         decide_late(senders);
-        let asked = late.take(&[ticket(0)]).unwrap();
-        assert_eq!(late.answers(asked, deadline).await, [DONE]);
-        assert!(late.kept.lock().is_empty());
+        let asked = late.take(ASKER, &[ticket(0)]).unwrap();
+        assert_eq!(late.answers(ASKER, asked, deadline).await, [DONE]);
+        assert!(late.answers.lock().kept.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_ticket_is_good_once_until_its_deadline_and_in_one_life() {
         let (late, deadline) = late();
         let (senders, requests) = undecided(0..2);
-        assert_eq!(late.answers(requests, deadline).await, [later(0), later(1)]);
-        late.forget(Instant::now());
+        assert_eq!(late.answers(ASKER, requests, deadline).await, [later(0), later(1)]);
+        late.forget(deadline - LATE_FORGOTTEN_EVERY);
         decide_all(senders);
         let of_another_life = Ticket {
             life: Incarnation(LIFE.0 - 1),
             number: 0,
         };
-        assert!(late.take(&[ticket(0), of_another_life]).is_none());
-        let twice = late.take(&[ticket(0), ticket(0)]).unwrap();
-        let answers = late.answers(twice, deadline).await;
+        assert!(late.take(ASKER, &[ticket(0), of_another_life]).is_none());
+        let twice = late.take(ASKER, &[ticket(0), ticket(0)]).unwrap();
+        let answers = late.answers(ASKER, twice, deadline).await;
         assert_eq!(answers[0], DONE);
         assert_eq!(code(&answers[1]), Some(ErrorCode::DeadlineExceeded));
         late.forget(deadline);
-        let gone = late.take(&[ticket(1)]).unwrap();
-        let gone = late.answers(gone, deadline).await;
+        let gone = late.take(ASKER, &[ticket(1)]).unwrap();
+        let gone = late.answers(ASKER, gone, deadline).await;
         assert_eq!(code(&gone[0]), Some(ErrorCode::DeadlineExceeded));
     }
 
@@ -215,10 +245,64 @@ mod tests {
             let Waiting::For(answer) = waiting else {
                 unreachable!("none is answered")
             };
-            late.keep(token, answer, deadline).unwrap();
+            late.keep(token, answer, ASKER, deadline).unwrap();
         }
         let (senders, requests) = undecided(most..most + 2);
         decide_late(senders);
-        assert_eq!(late.answers(requests, deadline).await, [DONE, DONE]);
+        assert_eq!(late.answers(ASKER, requests, deadline).await, [DONE, DONE]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_with_little_time_left_is_answered_within_it() {
+        let left = FRAME_WAIT_MAX / 2;
+        let late = Late::new(LIFE);
+        let deadline = Instant::now() + left;
+        let (mut senders, requests) = undecided(0..2);
+        decide_all(senders.drain(1..));
+        assert_eq!(late.answers(ASKER, requests, deadline).await, [later(0), DONE]);
+        assert!(Instant::now() < deadline - left / 2);
+        // Nor is it asked for again and again without a pause once the time has passed.
+        let (_senders, requests) = undecided(2..4);
+        let passed = Instant::now();
+        assert_eq!(late.answers(ASKER, requests, passed).await, [later(2), later(3)]);
+        assert!(passed.elapsed() >= FRAME_WAIT_MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_that_nobody_asks_for_is_forgotten_long_before_a_far_deadline() {
+        let late = Late::new(LIFE);
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let (_senders, requests) = undecided(0..3);
+        late.answers(ASKER, requests, deadline).await;
+        // Asked for again in time two of them are kept anew.
+        tokio::time::advance(LATE_KEPT_MAX - LATE_FORGOTTEN_EVERY).await;
+        let asked = late.take(ASKER, &[ticket(0), ticket(1)]).unwrap();
+        assert_eq!(late.answers(ASKER, asked, deadline).await, [later(0), later(1)]);
+        tokio::time::advance(LATE_FORGOTTEN_EVERY).await;
+        late.forget(Instant::now());
+        let tokens = || {
+            let mut tokens: Vec<u64> = late.answers.lock().kept.keys().map(|token| token.0).collect();
+            tokens.sort_unstable();
+            tokens
+        };
+        assert_eq!(tokens(), [0, 1]);
+        tokio::time::advance(LATE_KEPT_MAX).await;
+        late.forget(Instant::now());
+        assert_eq!(tokens(), [0; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_is_good_for_nobody_but_whom_it_was_given_to() {
+        let (late, deadline) = late();
+        let (senders, requests) = undecided(0..2);
+        assert_eq!(late.answers(ASKER, requests, deadline).await, [later(0), later(1)]);
+        decide_all(senders);
+        let other = NodeId::from_bytes([4; 16]);
+        let named = late.take(other, &[ticket(0), ticket(1)]).unwrap();
+        for answer in late.answers(other, named, deadline).await {
+            assert_eq!(code(&answer), Some(ErrorCode::DeadlineExceeded));
+        }
+        let own = late.take(ASKER, &[ticket(0), ticket(1)]).unwrap();
+        assert_eq!(late.answers(ASKER, own, deadline).await, [DONE, DONE]);
     }
 }

@@ -92,8 +92,21 @@ pub const UNKNOWN_PAUSE_MAX: Duration = Duration::from_millis(250);
 /// How long the keys of one frame wait for each other at a home: longer than a decision takes among nodes that answer,
 /// and much shorter than the time after which one that stands still is unreachable.
 pub const FRAME_WAIT_MAX: Duration = Duration::from_millis(100);
+/// How long they wait at least: what timers can tell apart. A deadline that has just passed is asked about no faster.
+pub const FRAME_WAIT_MIN: Duration = Duration::from_millis(1);
 /// Most keys that are not decided by then and kept until they are asked for: as many as requests may wait at a home.
 pub const LATE_KEYS_MAX: usize = tenon_store_core::limits::DIRECTORY_REQUESTS_MAX;
+/// How long a key is kept for that nobody asks for, decided or not. Whoever is there asks at once;
+/// for one that stood still for longer it is as if the home had not answered in time.
+pub const LATE_KEPT_MAX: Duration = Duration::from_secs(5);
+/// How often they are looked through: all of them each time, so rarely beside how long they are kept.
+pub const LATE_FORGOTTEN_EVERY: Duration = Duration::from_secs(1);
+
+const _: () = assert!(FRAME_WAIT_MIN.as_millis() < FRAME_WAIT_MAX.as_millis());
+// A home that asks the other one is never too late for its ticket.
+const _: () = assert!(LATE_KEPT_MAX.as_secs() * 1_000 > tenon_store_core::limits::DIRECTORY_QUESTION_MS);
+const _: () = assert!(2 * LATE_FORGOTTEN_EVERY.as_millis() < LATE_KEPT_MAX.as_millis());
+
 /// How long one attempt to tell homes of an object that they may not know may take.
 pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// First pause before the next such attempt.

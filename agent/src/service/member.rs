@@ -36,11 +36,11 @@ impl Node {
             }
             MemberRequest::Home(events) => {
                 super::check_batch(events.len())?;
-                MemberReply::Home(self.serve_home(events, deadline).await)
+                MemberReply::Home(self.serve_home(from, events, deadline).await)
             }
             MemberRequest::Later(tickets) => {
                 super::check_batch(tickets.len())?;
-                MemberReply::Home(self.serve_later(&tickets, deadline).await?)
+                MemberReply::Home(self.serve_later(from, &tickets, deadline).await?)
             }
             MemberRequest::Holder(questions) => {
                 super::check_batch(questions.len())?;
