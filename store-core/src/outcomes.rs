@@ -5,6 +5,7 @@
 use crate::limits::{OUTCOME_LIFE_MS, OUTCOMES_MAX};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, PutId, Version};
 use tenon_protocol::message::Committed;
 
@@ -49,14 +50,33 @@ impl<T: Copy> Outcomes<T> {
         self.by_put.get(&(key_hash, put_id)).map(|(_, outcome)| *outcome)
     }
 
-    /// How puts of a key ended, as far as that is remembered.
-    pub(crate) fn of_key(&self, key_hash: KeyHash) -> impl Iterator<Item = (PutId, T)> {
-        let first = (key_hash, PutId::from_bytes([0; 16]));
-        let puts = self
-            .by_put
-            .range(first..)
-            .take_while(move |((key, _), _)| *key == key_hash);
-        puts.map(|((_, put_id), (_, outcome))| (*put_id, *outcome))
+    /// How puts of a key ended whose ids come after this one, in the order of the ids, as far as that is remembered.
+    pub(crate) fn of_key_after(&self, key_hash: KeyHash, after: Option<PutId>) -> impl Iterator<Item = (PutId, T)> {
+        self.after(key_hash, after)
+            .map(|(put_id, _, outcome)| (put_id, outcome))
+    }
+
+    /// How those puts of a key ended that ended last, the last one first.
+    pub(crate) fn newest_of_key(&self, key_hash: KeyHash, most: usize) -> impl Iterator<Item = (PutId, T)> {
+        let mut newest: Vec<(PutId, Time, T)> = Vec::with_capacity(most + 1);
+        for put in self.after(key_hash, None) {
+            let at = newest.partition_point(|(_, until, _)| *until >= put.1);
+            if at < most {
+                newest.insert(at, put);
+                newest.truncate(most);
+            }
+        }
+        newest.into_iter().map(|(put_id, _, outcome)| (put_id, outcome))
+    }
+
+    fn after(&self, key_hash: KeyHash, after: Option<PutId>) -> impl Iterator<Item = (PutId, Time, T)> {
+        let first = match after {
+            Some(put_id) => Bound::Excluded((key_hash, put_id)),
+            None => Bound::Included((key_hash, PutId::from_bytes([0; 16]))),
+        };
+        let puts = self.by_put.range((first, Bound::Unbounded));
+        puts.take_while(move |((key, _), _)| *key == key_hash)
+            .map(|((_, put_id), (until, outcome))| (*put_id, *until, *outcome))
     }
 
     /// The put has failed after all.
@@ -158,8 +178,20 @@ mod tests {
                 outcomes.remember(Time::ZERO, put(id), KeyHash::from_bytes(key), stored);
             }
         }
-        let found: Vec<_> = outcomes.of_key(KEY).collect();
+        let found: Vec<_> = outcomes.of_key_after(KEY, None).collect();
         assert_eq!(found, [(put(3), stored), (put(4), stored)]);
+        let found: Vec<_> = outcomes.of_key_after(KEY, Some(put(3))).collect();
+        assert_eq!(found, [(put(4), stored)]);
+    }
+
+    #[test]
+    fn what_ended_last_of_one_key_comes_first() {
+        let mut outcomes = Outcomes::default();
+        for (ms, id) in [(1, 2), (2, 3), (3, 1)] {
+            outcomes.remember(Time::from_ms(ms), put(id), KEY, outcome(PutOutcome::Stored));
+        }
+        let found: Vec<_> = outcomes.newest_of_key(KEY, 2).map(|(put_id, _)| put_id).collect();
+        assert_eq!(found, [put(1), put(3)]);
     }
 
     #[test]

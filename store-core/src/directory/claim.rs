@@ -96,6 +96,10 @@ impl Directory {
                 .take_if(|object| object.version.epoch.0 < epoch || Some(object.version) == told.withdrawn)
         });
         if let Some(object) = buried.filter(|object| object.version.epoch.0 < epoch) {
+            if Some(object.version) != told.withdrawn {
+                // So far the object said it.
+                self.remember_stored(key, object.version);
+            }
             self.tombstones.raise(self.now, key, homes, epoch, object.drops());
         }
         let is_buried = |version: Version| version.epoch.0 < epoch;

@@ -1,11 +1,11 @@
 //! Learning what other members know, and telling partners what was decided without them.
 
-use super::members::{Learning, Untold};
+use super::members::{Learning, Retold, Untold};
 use super::work::{Asker, Decision, Job, JobKind, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{
     DIRECTORY_QUESTION_MS, HAND_OVER_KEYS_SEEN_MAX, LEARNING_AT_ONCE_MAX, LEARNING_PAUSE_MS, PAGE_STEP_KEYS_MAX,
-    RETOLD_AT_ONCE_MAX, RETRY_MS,
+    RETRY_MS,
 };
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::ids::{KeyHash, NodeId};
@@ -92,8 +92,7 @@ impl Directory {
                 (Learning::Done, Learning::Done) => {}
             }
             if member.retelling == 0 && !member.untold.is_empty() {
-                let untold = member.untold.iter().take(RETOLD_AT_ONCE_MAX);
-                tells.extend(untold.map(|(key, untold)| (id, *key, *untold)));
+                tells.extend(member.to_retell().map(|(key, untold)| (id, key, untold)));
             }
         }
         let room = LEARNING_AT_ONCE_MAX.saturating_sub(self.learning);
@@ -102,26 +101,35 @@ impl Directory {
             self.ask_page(purpose, to, after);
         }
         for (to, key, untold) in tells {
-            self.members.change(to, |member| member.retelling += 1);
-            let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
-            let purpose = Purpose::Retell {
-                partner: to,
-                key,
-                stamp: untold.stamp,
-            };
-            let question = self.new_question(deadline, purpose);
-            let event = HomeEvent {
-                key_hash: key,
-                homes: untold.homes,
-                kind: HomeEventKind::Share(self.all_known(key, untold.withdrawn)),
-            };
-            self.actions.push(Action::AskPartner {
-                question,
-                to,
-                deadline,
-                event,
-            });
+            self.retell(to, key, &untold);
         }
+    }
+
+    fn retell(&mut self, to: NodeId, key: KeyHash, untold: &Untold) {
+        self.members.change(to, |member| {
+            member.retelling += 1;
+            member.retold_key = Some(key);
+        });
+        let (entry, ends_after) = self.share_of(key, untold);
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let purpose = Purpose::Retell(Retold {
+            partner: to,
+            key,
+            stamp: untold.stamp,
+            ends_after,
+        });
+        let question = self.new_question(deadline, purpose);
+        let event = HomeEvent {
+            key_hash: key,
+            homes: untold.homes,
+            kind: HomeEventKind::Share(entry),
+        };
+        self.actions.push(Action::AskPartner {
+            question,
+            to,
+            deadline,
+            event,
+        });
     }
 
     fn ask_page(&mut self, purpose: Purpose, to: NodeId, after: Option<KeyHash>) {
@@ -209,7 +217,8 @@ impl Directory {
                 let untold = Untold {
                     homes,
                     withdrawn: decision.withdrawn(),
-                    has_ends: matches!(decision, Decision::Exists(_)),
+                    has_ends: decision.ends_puts(),
+                    ends_after: None,
                     stamp: 0,
                 };
                 self.members.leave_untold(partner, key, untold);
@@ -256,7 +265,7 @@ impl Directory {
         let keys = keys.into_iter().map(|(key_hash, homes)| PageKey {
             key_hash,
             homes,
-            entry: match self.all_known(key_hash, None) {
+            entry: match self.all_known(key_hash) {
                 MirrorEntry { sealed, pending, .. } if is_planted(Bug::ForgetsTombstones) => MirrorEntry {
                     sealed,
                     pending,

@@ -13,11 +13,12 @@
 //! how many keys are withheld, and the partner is not in step. A home whose clock jumps has stood still and may have
 //! missed that it was left out: it is out of step until it has heard from each member again.
 
-use crate::limits::{RETRY_MS, UNTOLD_KEYS_MAX};
+use crate::limits::{RETOLD_AT_ONCE_MAX, RETRY_MS, UNTOLD_KEYS_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
-use tenon_protocol::ids::{Incarnation, KeyHash, NodeId, Version};
+use std::ops::Bound;
+use tenon_protocol::ids::{Incarnation, KeyHash, NodeId, PutId, Version};
 use tenon_protocol::member::Homes;
 
 /// Says of a partner that it withholds more than it can name: it must hand over all.
@@ -48,10 +49,23 @@ pub(super) struct Untold {
     pub(super) homes: Homes,
     /// The object that its holders have dropped, if that was decided.
     pub(super) withdrawn: Option<Version>,
-    /// Puts have ended with what the key had, which the key's entry does not tell.
+    /// Puts have ended, which the key's entry does not tell, or not for long.
     pub(super) has_ends: bool,
+    /// The ends of puts up to this one have been told.
+    pub(super) ends_after: Option<PutId>,
     /// Which decision.
     pub(super) stamp: u64,
+}
+
+/// What a partner is being told later.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retold {
+    pub(super) partner: NodeId,
+    pub(super) key: KeyHash,
+    /// Of the decision.
+    pub(super) stamp: u64,
+    /// Ends of puts after this one are left to be told.
+    pub(super) ends_after: Option<PutId>,
 }
 
 /// What is known of another member.
@@ -68,6 +82,8 @@ pub(super) struct Member {
     pub(super) has_overflowed: bool,
     /// Questions that retell and are not answered yet.
     pub(super) retelling: usize,
+    /// The key that was retold last; the next one comes after it.
+    pub(super) retold_key: Option<KeyHash>,
     /// Nothing is asked before this.
     pub(super) ask_at: Time,
 }
@@ -83,8 +99,21 @@ impl Member {
             untold: BTreeMap::new(),
             has_overflowed: false,
             retelling: 0,
+            retold_key: None,
             ask_at: Time::ZERO,
         }
+    }
+
+    /// What it is to be told next, some at a time: keys that it does not take keep no others from it.
+    pub(super) fn to_retell(&self) -> impl Iterator<Item = (KeyHash, Untold)> {
+        let after = match self.retold_key {
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Unbounded,
+        };
+        let until = self.retold_key.map(|key| self.untold.range(..=key));
+        let untold = self.untold.range((after, Bound::Unbounded));
+        let untold = untold.chain(until.into_iter().flatten());
+        untold.take(RETOLD_AT_ONCE_MAX).map(|(key, untold)| (*key, *untold))
     }
 
     fn is_waited_for(&self) -> bool {
@@ -252,7 +281,7 @@ impl Members {
         });
     }
 
-    /// The partner was told what a key's entry is, but not how puts had ended before.
+    /// The partner was told what a key's entry is, but not how other puts had ended before.
     pub(super) fn told(&mut self, partner: NodeId, key: KeyHash) {
         if let Some(member) = self.by_id.get_mut(&partner)
             && member.untold.get(&key).is_some_and(|untold| !untold.has_ends)
@@ -262,15 +291,21 @@ impl Members {
     }
 
     /// The answer to what was told later has come, or not.
-    pub(super) fn retold(&mut self, now: Time, partner: NodeId, key: KeyHash, stamp: u64, is_told: bool) {
-        let Some(member) = self.by_id.get_mut(&partner) else {
+    pub(super) fn retold(&mut self, now: Time, retold: Retold, is_told: bool) {
+        let Some(member) = self.by_id.get_mut(&retold.partner) else {
             return;
         };
         member.retelling = member.retelling.saturating_sub(1);
         if !is_told && !is_planted(Bug::ForgetsToRetell) {
             member.ask_at = now.after_ms(RETRY_MS);
-        } else if member.untold.get(&key).is_some_and(|untold| untold.stamp == stamp) {
-            member.untold.remove(&key);
+            return;
+        }
+        let untold = member.untold.get_mut(&retold.key);
+        if let Some(untold) = untold.filter(|untold| untold.stamp == retold.stamp) {
+            match retold.ends_after {
+                None => drop(member.untold.remove(&retold.key)),
+                after => untold.ends_after = after,
+            }
         }
     }
 

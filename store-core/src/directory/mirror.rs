@@ -1,12 +1,13 @@
 //! The second home learns what the first has decided.
 
 use super::entry::{Object, Pending};
+use super::members::Untold;
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
 use super::{Action, Answer, Directory};
 use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, Version};
+use tenon_protocol::ids::{KeyHash, PutId, Version};
 use tenon_protocol::limits::PUT_ENDS_MAX;
 use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, PutEnd};
 use tenon_protocol::message::Committed;
@@ -77,15 +78,27 @@ impl Directory {
         entry
     }
 
-    /// What is known of a key and of its puts, for the other home, which may know nothing.
-    pub(super) fn all_known(&self, key: KeyHash, withdrawn: Option<Version>) -> MirrorEntry {
-        let mut entry = self.known(key, withdrawn);
-        // That the sealed object was stored its being there says.
+    /// What is known of a key and of the puts that ended last, for the other home, which may know nothing.
+    pub(super) fn all_known(&self, key: KeyHash) -> MirrorEntry {
+        let mut entry = self.known(key, None);
         let sealed = entry.sealed.as_ref().map(|object| object.version.put_id);
-        let ends = self.outcomes.of_key(key).filter(|(put_id, _)| Some(*put_id) != sealed);
-        let ends = ends.map(|(put_id, outcome)| PutEnd { put_id, outcome });
+        let ends = besides(sealed, self.outcomes.newest_of_key(key, PUT_ENDS_MAX + 1));
         entry.ended = ends.take(PUT_ENDS_MAX).collect();
         entry
+    }
+
+    /// What the other home was not told of a key. With it, if more ends of puts are to be told, the last one of these.
+    pub(super) fn share_of(&self, key: KeyHash, untold: &Untold) -> (MirrorEntry, Option<PutId>) {
+        let mut entry = self.known(key, untold.withdrawn);
+        if !untold.has_ends {
+            return (entry, None);
+        }
+        let sealed = entry.sealed.as_ref().map(|object| object.version.put_id);
+        let mut ends = besides(sealed, self.outcomes.of_key_after(key, untold.ends_after));
+        entry.ended = ends.by_ref().take(PUT_ENDS_MAX).collect();
+        let is_more = ends.next().is_some();
+        let last = entry.ended.last().filter(|_| is_more).map(|end| end.put_id);
+        (entry, last)
     }
 
     pub(super) fn remember_ends(&mut self, key: KeyHash, ended: &[PutEnd]) {
@@ -171,6 +184,10 @@ impl Directory {
             .sealed
             .as_ref()
             .filter(|object| object.version.epoch.0 < told.epoch);
+        if let Some(removed) = removed.filter(|object| told.withdrawn != Some(object.version)) {
+            // So far the object said it.
+            self.remember_stored(key, removed.version);
+        }
         if told.epoch > 0 {
             // Whether the holders have dropped it the first home knows. If this one is asked, it asks them again.
             let owed = removed.into_iter().flat_map(Object::drops).chain(told.owed);
@@ -213,6 +230,12 @@ impl Directory {
         // What was told may lie in a life that is over for us already.
         self.lose_the_dead(key);
     }
+}
+
+/// The ends of puts without that of the sealed object: that it was stored its being there says.
+fn besides(sealed: Option<PutId>, ends: impl Iterator<Item = (PutId, Committed)>) -> impl Iterator<Item = PutEnd> {
+    ends.filter(move |(put_id, _)| Some(*put_id) != sealed)
+        .map(|(put_id, outcome)| PutEnd { put_id, outcome })
 }
 
 /// Whether an object that this home knows as sealed can't be the key's object any more if what it is told is true. One

@@ -257,7 +257,7 @@ impl Directory {
             HomeEventKind::Recall => {
                 self.lose_the_dead(key);
                 Some(HomeAnswer::Known {
-                    entry: self.all_known(key, None),
+                    entry: self.all_known(key),
                     is_grown: self.is_grown(homes),
                 })
             }
@@ -349,9 +349,10 @@ impl Directory {
                 Answer::Holder(_) | Answer::Page(_) => self.reply(Some(token), Err(wrong_answer())),
                 Answer::Unreachable => self.not_forwarded(token, event),
             },
-            Some(Purpose::Retell { partner, key, stamp }) => {
+            Some(Purpose::Retell(retold)) => {
                 let is_told = matches!(answer, Answer::Partner(Ok(_)));
-                self.members.retold(self.now, partner, key, stamp, is_told);
+                self.members.retold(self.now, retold, is_told);
+                self.learn();
             }
             Some(Purpose::Announce { member }) => self.learned(member, true, answer.into_page()),
             Some(Purpose::HandOver { partner }) => self.learned(partner, false, answer.into_page()),

@@ -3,6 +3,7 @@
 use super::claim::Source;
 use super::entry::Object;
 use super::inquire::Inquiry;
+use super::members::Retold;
 use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
 use crate::limits::WAITING_PER_KEY_MAX;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,7 @@ pub(super) enum Purpose {
     /// To go on with what runs on the key.
     Step { key: KeyHash },
     /// To tell the partner what was decided without it.
-    Retell { partner: NodeId, key: KeyHash, stamp: u64 },
+    Retell(Retold),
     /// To learn what a member holds.
     Announce { member: NodeId },
     /// To learn what the partner keeps.
@@ -229,6 +230,11 @@ impl Decision {
             Self::Accepted(proposal) => proposal.gone,
             _ => None,
         }
+    }
+
+    /// Whether it says how puts have ended, or takes the object away that said so.
+    pub(super) fn ends_puts(&self) -> bool {
+        matches!(self, Self::Exists(_) | Self::Sealed { .. } | Self::Removed(_))
     }
 }
 
