@@ -19,7 +19,7 @@ use tenon_protocol::member::{
 use tenon_protocol::message::KeyResult;
 
 /// Who says that a key has an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// The other home, which has accepted it: of two objects of one epoch any may win.
     Partner,
@@ -30,7 +30,7 @@ pub(super) enum Source {
 /// Objects that were claimed while nobody could say whether the key's present one is still there.
 #[derive(Debug, Default)]
 pub(super) struct Contested {
-    claims: BTreeMap<KeyHash, (Object, Source)>,
+    claims: BTreeMap<(KeyHash, Source), Object>,
     look_at: Time,
 }
 
@@ -272,10 +272,16 @@ impl Directory {
         self.claimed(asker);
     }
 
-    /// It can't be said now which of two objects stays: whoever waits for it asks again, or else this home does.
-    fn contest(&mut self, key: KeyHash, asker: Asker, claim: (Object, Source), error: ServiceError) {
-        if asker.token.is_none() && self.contested.claims.len() < CONTESTED_MAX {
-            self.contested.claims.insert(key, claim);
+    /// It can't be said now which of two objects stays. A holder that waits for it asks again; else this home does, and
+    /// the partner has told what it knows.
+    fn contest(&mut self, key: KeyHash, asker: Asker, (object, source): (Object, Source), error: ServiceError) {
+        if asker.token.is_some() && source == Source::Holder {
+            return self.reply(asker.token, Err(error));
+        }
+        let claims = &mut self.contested.claims;
+        if claims.len() < CONTESTED_MAX || claims.contains_key(&(key, source)) {
+            claims.insert((key, source), object);
+            return self.claimed(asker);
         }
         self.reply(asker.token, Err(error));
     }
@@ -286,7 +292,7 @@ impl Directory {
             return;
         }
         self.contested.look_at = self.now.after_ms(CONTESTED_CHECK_MS);
-        for (key, (object, source)) in std::mem::take(&mut self.contested.claims) {
+        for ((key, source), object) in std::mem::take(&mut self.contested.claims) {
             let asker = Asker {
                 token: None,
                 homes: object.homes,

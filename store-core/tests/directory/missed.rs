@@ -5,7 +5,7 @@ use crate::learning::{find, lose, met, restart, version};
 use tenon_protocol::ids::KeyHash;
 use tenon_protocol::member::{HomeEvent, HomeEventKind, MirrorEntry};
 use tenon_store_core::directory::Event;
-use tenon_store_core::limits::{RETOLD_AT_ONCE_MAX, RETRY_MS};
+use tenon_store_core::limits::{CONTESTED_CHECK_MS, RETOLD_AT_ONCE_MAX, RETRY_MS};
 
 /// What the second home is being told later.
 fn shared(message: &Message) -> Option<(KeyHash, &MirrorEntry)> {
@@ -173,6 +173,38 @@ fn a_home_that_has_learned_of_an_object_later_remembers_its_put_when_it_is_remov
         lose(&mut cluster, FIRST);
         assert_eq!(cluster.call(SECOND, key(1), propose(1, 0, 1)), exists(stored, false));
     }
+}
+
+#[test]
+fn two_objects_between_which_nothing_can_be_said_keep_no_other_key_from_being_found() {
+    let mut cluster = met(2);
+    let other = cluster.store(FIRST, key(2), 3, 1);
+    cluster.event(FIRST, Event::Lost { node: home_id(SECOND) });
+    cluster.event(SECOND, Event::Lost { node: home_id(FIRST) });
+    cluster.home_answers = [true, false];
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.home_answers = [false, true];
+    let alive = cluster.store(SECOND, key(1), 2, 1);
+    // The holder of the one that would win is silent when the homes meet again.
+    cluster.holders[0].answers = false;
+    cluster.home_answers = [true; 2];
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.directories[home].untold_keys(home_id(1 - home)), 0);
+        cluster.hear(home, home_id(1 - home));
+        assert_eq!(cluster.located(home, key(2)), Some(other));
+    }
+    // It begins another life: what is left is the key's at both homes.
+    cluster.holders[0].answers = true;
+    cluster.restart(0);
+    cluster.settle();
+    cluster.pass(CONTESTED_CHECK_MS);
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(alive));
+    }
+    assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&alive));
 }
 
 #[test]
