@@ -61,6 +61,9 @@ const fn fixed(first: u64, last: u64) -> Seeds {
     }
 }
 
+/// The last fixed seed of each profile beside them.
+const PROFILED: u64 = 10;
+
 /// Seeds that are new in each run of the tests. `make simulate` runs as many as are wanted.
 const FRESH: u64 = 50;
 
@@ -72,6 +75,14 @@ fn the_promises_hold_in_the_first_half_of_the_fixed_seeds() {
 #[test]
 fn the_promises_hold_in_the_second_half_of_the_fixed_seeds() {
     FIXED[1].check();
+}
+
+#[test]
+fn the_promises_hold_in_fixed_seeds_of_each_profile() {
+    for profile in Profile::ALL.into_iter().filter(|profile| *profile != Profile::Any) {
+        let (first, last) = (1, PROFILED);
+        Seeds { profile, first, last }.check();
+    }
 }
 
 #[test]

@@ -31,8 +31,9 @@ pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committ
 
 /// The homes remember how a put has ended.
 ///
-/// Not if both have begun another life since, or one has decided without the other, which was alive: of a put that the
-/// key's object stood against nothing is told later.
+/// Not if both have begun another life since, or one has decided without the other, which was alive: it is told only
+/// when they meet again. Clients repeat a put at once, so that whether it is told then is not seen here; the tests of
+/// the directory look at it.
 fn homes_remember(world: &World, put: &Put) -> bool {
     let sound = Sound {
         key: put.key,
