@@ -9,6 +9,7 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::{CLUSTER, SERVER, SESSION, Server, client_identity, loopback, serving, soon};
@@ -16,8 +17,8 @@ use tenon_transport::conformance::{Fixture, one_sided_conformance};
 use tenon_transport::link::{Identity, NoSecret, Serving};
 use tenon_transport::verbs::engine::{OpenError, Rails, RailsOptions, RdmaConnection, RdmaTarget};
 use tenon_transport::{
-    Connection, Export, Exports, Memory, Op, RemoteKey, Rights, Scope, SessionId, Slice, Transfer, TransferError,
-    Unguarded,
+    Connection, Export, Exports, Guard, Hold, Memory, Op, Refused, RemoteKey, Rights, Scope, SessionId, Slice,
+    Transfer, TransferError, Unguarded,
 };
 use tokio::runtime::Handle;
 
@@ -71,12 +72,16 @@ impl Hosts {
     }
 
     fn export(&self, bytes: Vec<u8>, rights: Rights) -> (Slice, RemoteKey) {
+        self.export_guarded(bytes, rights, Arc::new(Unguarded))
+    }
+
+    fn export_guarded(&self, bytes: Vec<u8>, rights: Rights, guard: Arc<dyn Guard>) -> (Slice, RemoteKey) {
         let memory = Arc::new(Memory::from_vec(bytes)).whole();
         let export = Export {
             memory: memory.clone(),
             rights,
             scope: Scope::AnySession,
-            guard: Arc::new(Unguarded),
+            guard,
         };
         (memory, self.exports.add(export).unwrap())
     }
@@ -297,6 +302,96 @@ async fn paths_that_are_not_used_make_room_for_others_on_either_side_and_are_con
             sink.copy_in(0, &vec![0; 100_000]).unwrap();
         }
     }
+}
+
+/// Lets writes begin while it is open.
+#[derive(Default)]
+struct Gate {
+    is_open: AtomicBool,
+    is_waited_for: AtomicBool,
+}
+
+impl Gate {
+    fn set_open(&self, is_open: bool) {
+        self.is_waited_for.store(false, Ordering::SeqCst);
+        self.is_open.store(is_open, Ordering::SeqCst);
+    }
+}
+
+impl Guard for Gate {
+    fn begin_read(&self, _: u64, _: u64) -> Result<Hold, Refused> {
+        Ok(Hold::new(0))
+    }
+
+    fn begin_write(&self, _: u64, _: u64) -> Result<Hold, Refused> {
+        tokio::task::block_in_place(|| {
+            while !self.is_open.load(Ordering::SeqCst) {
+                self.is_waited_for.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Ok(Hold::new(0))
+    }
+
+    fn wrote(&self, _: u64, _: u64, _: u64) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_over_which_a_peer_pulls_a_write_is_not_closed_to_make_room() {
+    let (Some(mut ours), Some(theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
+        return;
+    };
+    ours.queue_pairs_max = 1;
+    let hosts = Hosts::with(ours, theirs).await;
+    let gate = Arc::new(Gate::default());
+    let guard = Arc::clone(&gate);
+    let (sink, key) = hosts.export_guarded(vec![0; 100_000], Rights::Write, guard);
+    let connection = hosts.open(SESSION).await.unwrap();
+    let from = Arc::new(Memory::from_vec(pattern(100_000))).whole();
+    let writing = tokio::spawn(connection.submit(vec![transfer(Op::Write, key, &from)], soon()));
+    until("the owner begins", || gate.is_waited_for.load(Ordering::SeqCst)).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let other = SessionId([2; 16]);
+    let refused = hosts.open(other).await;
+    assert!(matches!(refused, Err(OpenError::NoPath { .. })), "{refused:?}");
+    assert_eq!(paths_up(&connection), 1);
+    gate.set_open(true);
+    let results = writing.await.unwrap();
+    assert!(results[0].is_ok(), "{results:?}");
+    assert!(sink.to_vec() == pattern(100_000));
+    // It makes room when nothing goes over it any more.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    hosts.open(other).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_ends_at_the_owner_alone_is_connected_again_for_whatever_comes_next() {
+    let Some(hosts) = Hosts::new(1).await else { return };
+    let gate = Arc::new(Gate::default());
+    let guard = Arc::clone(&gate);
+    let (sink, key) = hosts.export_guarded(vec![0; 1 << 20], Rights::Write, guard);
+    let connection = hosts.open(SESSION).await.unwrap();
+    let from = Arc::new(Memory::from_vec(pattern(1 << 20))).whole();
+    let write = || vec![transfer(Op::Write, key, &from)];
+    for is_read_first in [false, true] {
+        // The owner ends its path when it comes to read what it should have read before.
+        gate.set_open(false);
+        let deadline = tokio::time::Instant::now() + Duration::from_millis(500);
+        let late = connection.submit(write(), deadline).await;
+        assert!(matches!(late[0], Err(TransferError::Deadline { .. })), "{late:?}");
+        until("the owner begins", || gate.is_waited_for.load(Ordering::SeqCst)).await;
+        gate.set_open(true);
+        let (_owner, read_key) = hosts.export(pattern(100_000), Rights::Read);
+        if is_read_first {
+            read_well(&connection, read_key, 100_000).await;
+        }
+        let results = connection.submit(write(), soon()).await;
+        assert!(results[0].is_ok(), "{results:?}");
+        assert!(sink.to_vec() == pattern(1 << 20));
+        read_well(&connection, read_key, 100_000).await;
+        sink.copy_in(0, &vec![0; 1 << 20]).unwrap();
+    }
+    assert!(!format!("{connection:?}").contains("paths_lost: 0"), "{connection:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -138,16 +138,14 @@ impl Run<'_> {
             bytes[at] += unit_bytes;
             dealt[at].1.extend_from_slice(unit);
         }
-        let shares = up
-            .iter()
-            .zip(dealt)
-            .zip(bytes)
-            .map(|((path, (_, pieces)), bytes)| Share {
-                path: Arc::clone(path),
-                pieces,
-                _load: path.load(bytes),
-            });
-        shares.filter(|share| !share.pieces.is_empty()).collect()
+        let dealt = up.iter().zip(dealt).zip(bytes);
+        let used = dealt.filter(|((_, (_, pieces)), _)| !pieces.is_empty());
+        let shares = used.map(|((path, (_, pieces)), bytes)| Share {
+            path: Arc::clone(path),
+            pieces,
+            _load: path.load(bytes),
+        });
+        shares.collect()
     }
 
     /// Reads the pieces of one share. Returns those that are to be tried again, and why the path is lost.

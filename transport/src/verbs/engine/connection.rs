@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::carry::{Piece, PieceError, carry};
 use super::message::{Ask, Tell};
-use super::path::Paths;
+use super::path::{Load, Path, Paths};
 use super::plan::{Cut, cuts};
 use super::rails::Rails;
 use super::supervisor::{listen, supervise};
 use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
 use crate::ids::{PeerId, RemoteKey};
-use crate::limits::{VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX};
+use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX};
 use crate::link::{Authenticator, Channel, Endpoint, Identity, Link, LinkError};
 use crate::memory::Slice;
 use crate::task::OwnedTask;
@@ -217,24 +217,42 @@ impl Shared {
         results.into_iter().map(unanswered).collect()
     }
 
-    /// Where an export lies.
+    /// Where an export lies: asked for until it is named on some path that is up at both ends.
     async fn place(&self, key: RemoteKey, deadline: Instant) -> Result<Arc<Place>, TransferError> {
         if let Some(place) = self.places.lock().get(&key) {
             return Ok(Arc::clone(place));
         }
-        match self.ask(&Ask::Resolve { key }, deadline).await? {
-            Tell::Resolved { len_bytes, at } => {
-                let place = Arc::new(Place { len_bytes, at });
-                let mut places = self.places.lock();
-                if places.len() >= VERBS_KEYS_MAX {
-                    places.clear();
-                }
-                places.insert(key, Arc::clone(&place));
-                Ok(place)
+        for _ in 0..VERBS_ATTEMPTS_MAX {
+            let up = self.paths.some_up().await;
+            let up = up.map_err(|reason| TransferError::Disconnected { reason })?;
+            let Tell::Resolved { len_bytes, at } = self.ask(&Ask::Resolve { key }, deadline).await? else {
+                return Err(TransferError::Disconnected {
+                    reason: "the peer answered another question than it was asked".to_owned(),
+                });
+            };
+            let is_named = |path: &Arc<Path>| at.iter().any(|(number, _)| *number == path.number);
+            self.lose(up.iter().filter(|path| !is_named(path)));
+            if at.is_empty() {
+                continue;
             }
-            _ => Err(TransferError::Disconnected {
-                reason: "the peer answered another question than it was asked".to_owned(),
-            }),
+            let place = Arc::new(Place { len_bytes, at });
+            let mut places = self.places.lock();
+            if places.len() >= VERBS_KEYS_MAX {
+                places.clear();
+            }
+            places.insert(key, Arc::clone(&place));
+            return Ok(place);
+        }
+        Err(TransferError::Disconnected {
+            reason: "no path is up at the peer".to_owned(),
+        })
+    }
+
+    /// The peer says that these paths are not up there: they are connected again.
+    pub(super) fn lose<'a>(&self, paths: impl Iterator<Item = &'a Arc<Path>>) {
+        for path in paths {
+            tracing::info!(peer = %self.peer, path = path.number, "a path is lost at the peer");
+            self.paths.lose(path);
         }
     }
 
@@ -317,14 +335,18 @@ impl Shared {
         Ok(cuts(&transfer.local).into_iter().map(piece).collect())
     }
 
-    /// Lets the peer read memory, on each path that is up: what its owner has registered for peers to read as it is, other memory in this range
-    /// and for as long as the regions live.
-    pub(super) fn lend(&self, slice: &Slice) -> Result<Lent, VerbsError> {
+    /// Lets the peer read memory, on each of these paths: what its owner has registered for peers to read as it is, other
+    /// memory in this range and for as long as the regions live.
+    pub(super) fn lend(&self, slice: &Slice, paths: &[Load]) -> Result<Lent, VerbsError> {
         let (mut regions, mut named) = (Vec::new(), Vec::new());
-        for path in self.paths.up() {
+        for path in paths.iter().map(Load::path) {
             let region = match self.rails.region(path.rail, slice.memory()) {
                 Some(region) => region,
-                None => self.rails.lend(path.rail, slice, Access::REMOTE_READ)?,
+                None => match self.rails.lend(path.rail, slice, Access::REMOTE_READ) {
+                    // Its paths end too.
+                    Err(VerbsError::Gone { .. }) => continue,
+                    lent => lent?,
+                },
             };
             let remote = Remote {
                 address: region.address() + (slice.offset_bytes() - region.slice().offset_bytes()),

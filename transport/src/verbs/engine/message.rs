@@ -66,8 +66,11 @@ pub(super) enum Tell {
     Connected { accepted: Vec<Accept>, refused: String },
     /// Its length, and how its start is named on each path.
     Resolved { len_bytes: u64, at: Vec<(u8, Remote)> },
-    /// The checksum of each as it landed.
-    Pulled(Vec<Result<u64, TransferError>>),
+    /// The checksum of each as it landed; and which of the paths that were named are not up at the owner.
+    Pulled {
+        results: Vec<Result<u64, TransferError>>,
+        away: Vec<u8>,
+    },
     /// It is so.
     Done,
     /// Close those of these paths that were not used for some time.
@@ -181,8 +184,9 @@ impl Tell {
                 to.extend_from_slice(&len_bytes.to_le_bytes());
                 put_named(&mut to, at);
             }
-            Self::Pulled(results) => {
+            Self::Pulled { results, away } => {
                 to.push(PULL);
+                put_paths(&mut to, away);
                 put_u16(&mut to, results.len());
                 for result in results {
                     match result {
@@ -230,10 +234,14 @@ impl Tell {
                 len_bytes: fields.u64()?,
                 at: named(&mut fields)?,
             },
-            PULL => Self::Pulled(list(fields.u16()?.into(), VERBS_PULLS_MAX, || match fields.u8()? {
-                1 => Some(Ok(fields.u64()?)),
-                _ => Some(Err(error(&mut fields)?)),
-            })?),
+            PULL => {
+                let away = paths(&mut fields)?;
+                let results = list(fields.u16()?.into(), VERBS_PULLS_MAX, || match fields.u8()? {
+                    1 => Some(Ok(fields.u64()?)),
+                    _ => Some(Err(error(&mut fields)?)),
+                })?;
+                Self::Pulled { results, away }
+            }
             REST => Self::Done,
             LISTEN => Self::Crowded {
                 paths: paths(&mut fields)?,
@@ -398,7 +406,8 @@ mod tests {
             (proptest::collection::vec(accept, 0..4), "[a-z]{0,20}")
                 .prop_map(|(accepted, refused)| Tell::Connected { accepted, refused }),
             (any::<u64>(), any_named()).prop_map(|(len_bytes, at)| Tell::Resolved { len_bytes, at }),
-            proptest::collection::vec(pulled, 0..4).prop_map(Tell::Pulled),
+            (proptest::collection::vec(pulled, 0..4), any_paths())
+                .prop_map(|(results, away)| Tell::Pulled { results, away }),
             Just(Tell::Done),
             (any_paths(), any::<u32>()).prop_map(|(paths, idle_ms)| Tell::Crowded { paths, idle_ms }),
             error.prop_map(Tell::Failed),

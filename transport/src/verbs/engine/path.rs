@@ -23,8 +23,55 @@ pub(super) struct Path {
     queue_pair: QueuePair<Ticket>,
     /// Places of the send queue.
     places: Arc<Semaphore>,
+    usage: Usage,
+}
+
+/// How much a path is used, or since when it is not.
+#[derive(Debug)]
+struct Usage {
     open_bytes: AtomicU64,
-    used: Mutex<Instant>,
+    uses: Mutex<Uses>,
+}
+
+#[derive(Debug)]
+struct Uses {
+    open: usize,
+    /// When the last one ended, if none is open.
+    since: Instant,
+}
+
+impl Usage {
+    fn new() -> Self {
+        Self {
+            open_bytes: AtomicU64::new(0),
+            uses: Mutex::new(Uses {
+                open: 0,
+                since: Instant::now(),
+            }),
+        }
+    }
+
+    fn begin(&self, bytes: u64) {
+        self.open_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.uses.lock().open += 1;
+    }
+
+    fn end(&self, bytes: u64) {
+        self.open_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut uses = self.uses.lock();
+        uses.open -= 1;
+        uses.since = Instant::now();
+    }
+
+    /// It can be used from now on.
+    fn start(&self) {
+        self.uses.lock().since = Instant::now();
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        let uses = self.uses.lock();
+        (uses.open == 0).then(|| uses.since.elapsed())
+    }
 }
 
 /// A read to be posted.
@@ -46,8 +93,7 @@ impl Path {
             rail,
             queue_pair,
             places: Arc::new(Semaphore::new(places)),
-            open_bytes: AtomicU64::new(0),
-            used: Mutex::new(Instant::now()),
+            usage: Usage::new(),
         })
     }
 
@@ -95,10 +141,9 @@ impl Path {
         }
     }
 
-    /// Counts bytes that are to move over it until what is returned is dropped.
+    /// Counts bytes that are to move over it, and that it is in use, until what is returned is dropped.
     pub(super) fn load(self: &Arc<Self>, bytes: u64) -> Load {
-        self.open_bytes.fetch_add(bytes, Ordering::Relaxed);
-        *self.used.lock() = Instant::now();
+        self.usage.begin(bytes);
         Load {
             path: Arc::clone(self),
             bytes,
@@ -106,14 +151,14 @@ impl Path {
     }
 
     pub(super) fn open_bytes(&self) -> u64 {
-        self.open_bytes.load(Ordering::Relaxed)
+        self.usage.open_bytes.load(Ordering::Relaxed)
     }
 
     /// For how long nothing has moved over it on this side's behalf; `None` while something does.
     pub(super) fn idle(&self) -> Option<Duration> {
         let all = self.queue_pair.options().send_requests as usize;
-        let is_idle = self.open_bytes() == 0 && self.places.available_permits() == all;
-        is_idle.then(|| self.used.lock().elapsed())
+        let idle = self.usage.idle()?;
+        (self.places.available_permits() == all).then_some(idle)
     }
 
     /// Ends it: whatever is posted is flushed.
@@ -141,31 +186,65 @@ pub(super) struct Load {
     bytes: u64,
 }
 
+impl Load {
+    pub(super) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+}
+
 impl Drop for Load {
     fn drop(&mut self) {
-        self.path.open_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.path.usage.end(self.bytes);
     }
 }
 
 /// The paths to one peer: those that are up, until all is closed.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// Whether this side alone knows how much they are used, and may put them to rest: reads are seen by none but their
-    /// initiator.
+    /// Whether this side connects them and knows how much they are used, and may put them to rest: reads are seen by none
+    /// but their initiator, which holds the paths over which its peer pulls too.
     is_initiator: bool,
     state: watch::Sender<State>,
     /// Paths that were lost, since the beginning.
     lost: Mutex<u64>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct State {
-    up: Vec<Arc<Path>>,
+#[derive(Debug)]
+struct State<P = Path> {
+    up: Vec<Arc<P>>,
     /// Numbers of paths that were closed to make room for others, until they are wanted again.
     resting: Vec<u8>,
     /// Those that the peer has not been told of.
     untold: Vec<u8>,
     closed: Option<String>,
+}
+
+impl<P> Default for State<P> {
+    fn default() -> Self {
+        Self {
+            up: Vec::new(),
+            resting: Vec::new(),
+            untold: Vec::new(),
+            closed: None,
+        }
+    }
+}
+
+/// Those that are up, once one is. Whatever rests until then is wanted again, also what is put to rest meanwhile.
+async fn some_up<P>(state: &watch::Sender<State<P>>) -> Result<Vec<Arc<P>>, String> {
+    let mut seen = state.subscribe();
+    loop {
+        state.send_if_modified(|state| !std::mem::take(&mut state.resting).is_empty());
+        let is_ready = |state: &State<P>| !state.up.is_empty() || !state.resting.is_empty() || state.closed.is_some();
+        let Ok(now) = seen.wait_for(is_ready).await else {
+            return Err("it is gone".to_owned());
+        };
+        match &now.closed {
+            Some(reason) => return Err(reason.clone()),
+            None if !now.up.is_empty() => return Ok(now.up.clone()),
+            None => {}
+        }
+    }
 }
 
 impl Paths {
@@ -179,6 +258,7 @@ impl Paths {
 
     /// A path is up, in the place of one of the same number.
     pub(super) fn add(&self, path: Arc<Path>) {
+        path.usage.start();
         self.state.send_modify(|state| {
             let place = state.up.iter().position(|other| other.number == path.number);
             if let Some(place) = place {
@@ -198,20 +278,22 @@ impl Paths {
         self.state.borrow().up.clone()
     }
 
-    /// The paths that are up, once one is; those that rest are wanted again. Why there will be none, if all is closed.
+    /// The paths that are up, once one is; those that rest are wanted again. Why there will be none, if all is closed. An
+    /// owner waits for none: its peer connects them, and hears from it that they are not up.
     pub(super) async fn some_up(&self) -> Result<Vec<Arc<Path>>, String> {
-        self.wake();
-        let mut state = self.state.subscribe();
-        let state = state
-            .wait_for(|state| !state.up.is_empty() || state.closed.is_some())
-            .await;
-        match state {
-            Ok(state) => match &state.closed {
-                Some(reason) => Err(reason.clone()),
-                None => Ok(state.up.clone()),
-            },
-            Err(_) => Err("it is gone".to_owned()),
+        if self.is_initiator {
+            return some_up(&self.state).await;
         }
+        match self.up() {
+            up if up.is_empty() => Err(self.closed().unwrap_or_else(|| "no path is up".to_owned())),
+            up => Ok(up),
+        }
+    }
+
+    /// Holds all paths that are up: none of them is put to rest until what is returned is dropped.
+    pub(super) fn hold(&self) -> Vec<Load> {
+        let state = self.state.borrow();
+        state.up.iter().map(|path| path.load(0)).collect()
     }
 
     /// A path does not carry any more.
@@ -227,9 +309,13 @@ impl Paths {
         }
     }
 
-    /// Closes a path on which nothing moves, to make room for others.
+    /// Closes a path, if nothing moves over it, to make room for others.
     pub(super) fn rest(&self, path: &Arc<Path>) {
         self.state.send_if_modified(|state| {
+            // Nobody holds it from here on: that takes the same lock.
+            if path.idle().is_none() {
+                return false;
+            }
             let before = state.up.len();
             state.up.retain(|other| !Arc::ptr_eq(other, path));
             let has_rest = state.up.len() != before;
@@ -247,11 +333,6 @@ impl Paths {
         let up = if self.is_initiator { self.up() } else { Vec::new() };
         let of_rail = up.into_iter().filter(|path| path.rail == rail);
         of_rail.filter_map(|path| Some((path.idle()?, path))).collect()
-    }
-
-    fn wake(&self) {
-        self.state
-            .send_if_modified(|state| !std::mem::take(&mut state.resting).is_empty());
     }
 
     /// Resolves when paths rest that the peer has not been told of: it is to be told of these now.
@@ -330,4 +411,52 @@ impl Drop for Paths {
 pub(super) fn pause(failures: u32) -> Duration {
     let doubled = crate::limits::BACKOFF_MIN.saturating_mul(1 << failures.min(16));
     doubled.min(crate::limits::BACKOFF_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_path_is_idle_from_the_end_of_its_last_use_and_in_use_without_a_byte() {
+        let usage = Usage::new();
+        advance(Duration::from_secs(5)).await;
+        usage.start();
+        assert_eq!(usage.idle(), Some(Duration::ZERO));
+        usage.begin(100);
+        usage.begin(0);
+        advance(Duration::from_secs(2)).await;
+        usage.end(100);
+        assert_eq!((usage.idle(), usage.open_bytes.load(Ordering::Relaxed)), (None, 0));
+        advance(Duration::from_secs(3)).await;
+        usage.end(0);
+        assert_eq!(usage.idle(), Some(Duration::ZERO));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(usage.idle(), Some(Duration::from_secs(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_path_wakes_one_that_is_put_to_rest_meanwhile() {
+        let state = watch::Sender::new(State::<()>::default());
+        let mut waiting = pin!(some_up(&state));
+        assert!(timeout(Duration::from_secs(1), &mut waiting).await.is_err());
+        state.send_modify(|state| state.resting.push(3));
+        assert!(timeout(Duration::from_secs(1), &mut waiting).await.is_err());
+        assert!(state.borrow().resting.is_empty(), "it is wanted again");
+        state.send_modify(|state| state.up.push(Arc::new(())));
+        assert_eq!(waiting.await.map(|up| up.len()), Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_path_hears_why_there_will_be_none() {
+        let state = watch::Sender::new(State::<()>::default());
+        let (found, ()) = tokio::join!(some_up(&state), async {
+            state.send_modify(|state| state.closed = Some("closed".to_owned()));
+        });
+        assert_eq!(found, Err("closed".to_owned()));
+    }
 }

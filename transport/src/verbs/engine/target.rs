@@ -1,6 +1,6 @@
 //! The owner's side: it connects queue pairs, says where exports lie, and reads what is offered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::engine::{Op, TransferError};
 use crate::exports::{Access as Granted, Exports, Wanted};
 use crate::ids::{RemoteKey, SessionId};
 use crate::limits::{
-    VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PROBE_BYTES, VERBS_PULL_GRACE,
-    VERBS_ROOM_TIMEOUT,
+    VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
+    VERBS_PULL_GRACE, VERBS_ROOM_TIMEOUT,
 };
 use crate::link::{BoxFuture, Service, Session};
 use crate::memory::{Memory, Slice};
@@ -166,7 +166,11 @@ impl Inner {
             Ask::Resolve { key } => self.resolve(&connected, key),
             Ask::Pull(pulls) => {
                 let deadline = deadline.checked_sub(VERBS_PULL_GRACE).unwrap_or(deadline);
-                Tell::Pulled(self.pull(&connected, pulls, deadline).await)
+                let named = named_paths(&pulls);
+                let results = self.pull(&connected, pulls, deadline).await;
+                let is_up = |number: &u8| connected.paths.up().iter().any(|path| path.number == *number);
+                let away = named.into_iter().filter(|number| !is_up(number)).collect();
+                Tell::Pulled { results, away }
             }
         }
     }
@@ -261,6 +265,8 @@ impl Inner {
                 Some(region) => region,
                 None => match self.lend(connected, key, path.rail, &memory) {
                     Ok(region) => region,
+                    // Its paths end too.
+                    Err(VerbsError::Gone { .. }) => continue,
                     Err(error) => return failed(&error.to_string()),
                 },
             };
@@ -378,6 +384,13 @@ fn landed(granted: &Granted, len_bytes: u64) -> Result<u64, TransferError> {
     })?;
     granted.wrote(crc64);
     Ok(crc64)
+}
+
+/// The paths on which what is to be pulled is named: as many as there may be at most.
+fn named_paths(pulls: &[Pull]) -> Vec<u8> {
+    let sources = pulls.iter().flat_map(|pull| &pull.sources);
+    let named: BTreeSet<u8> = sources.flat_map(|source| &source.from).map(|(path, _)| *path).collect();
+    named.into_iter().take(VERBS_PATHS_MAX).collect()
 }
 
 fn told(error: PieceError, len_bytes: u64) -> TransferError {
