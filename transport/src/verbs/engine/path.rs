@@ -381,6 +381,11 @@ impl Paths {
         }
     }
 
+    /// Whether one rests, and is only to be connected again when it is wanted.
+    pub(super) fn has_resting(&self) -> bool {
+        !self.state.borrow().resting.is_empty()
+    }
+
     /// Ends all; nothing comes up any more.
     pub(super) fn close(&self, reason: &str) {
         self.state.send_modify(|state| {

@@ -18,7 +18,8 @@ use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX};
 use crate::memory::{Memory, Slice};
 use crate::task::OwnedTask;
 use crate::verbs::{
-    Access, AsyncEvents, Device, Local, MemoryRegion, ProtectionDomain, QueuePair, Timing, VerbsError, devices,
+    Access, AsyncEvents, Device, GidEntry, Local, MemoryRegion, ProtectionDomain, QueuePair, Timing, VerbsError,
+    devices,
 };
 
 /// How devices are chosen and used.
@@ -264,6 +265,11 @@ impl Rails {
         connections.retain(|known| known.strong_count() > 0);
         connections.push(Arc::downgrade(&paths));
         paths
+    }
+
+    /// Whether a rail can be used, and still has this address.
+    pub(super) fn has(&self, rail: usize, gid: &GidEntry) -> bool {
+        self.rails[rail].address().is_ok_and(|address| address.gid == *gid)
     }
 
     /// Tells of each change of what rails can be used.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
@@ -30,8 +30,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
             biased;
             reason = shared.link.closed() => return shared.paths.close(&reason),
             rested = shared.paths.rested() => {
-                // A peer that does not hear it has queue pairs that lead nowhere, until they are connected anew.
-                _ = shared.ask(&Ask::Rest(rested), Instant::now() + VERBS_CONNECT_TIMEOUT).await;
+                shared.tell_rested(rested).await;
                 continue;
             }
             _ = changes.changed() => {
@@ -43,16 +42,30 @@ pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
         if shared.paths.closed().is_some() {
             return;
         }
-        // A port that is active again is tried at once.
-        if timeout(shared.pause(failures), changes.changed()).await.is_ok() {
-            failures = 0;
-            continue;
+        let others: Vec<u8> = wanted.iter().copied().filter(|path| !missing.contains(path)).collect();
+        tokio::select! {
+            biased;
+            reason = shared.link.closed() => return shared.paths.close(&reason),
+            rested = shared.paths.rested() => {
+                shared.tell_rested(rested).await;
+                continue;
+            }
+            // A port that is active again is tried at once, and so is a path that is wanted or lost meanwhile.
+            _ = changes.changed() => {
+                failures = 0;
+                continue;
+            }
+            _ = shared.paths.missing(&others) => {
+                failures = 0;
+                continue;
+            }
+            () = sleep(shared.pause(failures)) => {}
         }
         let reasons = shared
             .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
             .await;
         failures = if reasons.is_empty() { 0 } else { failures + 1 };
-        if failures >= VERBS_RECONNECTS_MAX && shared.paths.up().is_empty() {
+        if failures >= VERBS_RECONNECTS_MAX && shared.paths.up().is_empty() && !shared.paths.has_resting() {
             // Whoever uses it may have another way to the peer.
             return shared.close("no path to the peer over RDMA is up any more");
         }
@@ -109,6 +122,13 @@ impl Shared {
             true => pause(failures).max(self.rails.timing().silence()),
             false => pause(failures),
         }
+    }
+
+    /// A peer that does not hear of it has queue pairs that lead nowhere, until they are connected anew.
+    async fn tell_rested(&self, paths: Vec<u8>) {
+        _ = self
+            .ask(&Ask::Rest(paths), Instant::now() + VERBS_CONNECT_TIMEOUT)
+            .await;
     }
 
     /// Closes those of these paths that were not used for some time.
@@ -171,14 +191,18 @@ impl Shared {
                 queue_pair.connect(&offer.endpoint, &gid, &accept.endpoint, self.rails.timing())?;
                 let path = Path::new(accept.path, accept.path.into(), queue_pair);
                 self.probe(&path, &accept, deadline).await?;
-                Ok::<_, Unusable>(path)
+                Ok::<_, Unusable>((path, gid))
             })
         });
         for tried in join_all(tries).await {
             match tried {
-                Ok(path) => {
+                Ok((path, gid)) => {
                     self.forget_places();
-                    self.paths.add(path);
+                    self.paths.add(Arc::clone(&path));
+                    // What changed while it was tried has not ended it.
+                    if !self.rails.has(path.rail, &gid) {
+                        self.paths.lose(&path);
+                    }
                 }
                 Err(error) => reasons.push(error.to_string()),
             }

@@ -207,10 +207,15 @@ impl Inner {
         let queue_pair = self.queue_pair(number).await?;
         let endpoint = queue_pair.endpoint(gid, rand::random())?;
         queue_pair.connect(&endpoint, gid, &offer.endpoint, self.rails.timing())?;
-        connected.paths.add(Path::new(offer.path, number, queue_pair));
+        let path = Path::new(offer.path, number, queue_pair);
+        connected.paths.add(Arc::clone(&path));
+        // What changed before it was added has not ended it.
         let probe = self.rails.region(number, &self.probed);
-        let probe = probe.ok_or_else(|| VerbsError::Gone {
-            port: self.rails.all()[number].name.clone(),
+        let probe = probe.filter(|_| self.rails.has(number, gid)).ok_or_else(|| {
+            connected.paths.lose(&path);
+            VerbsError::Gone {
+                port: self.rails.all()[number].name.clone(),
+            }
         })?;
         Ok(Accept {
             path: offer.path,
