@@ -12,7 +12,7 @@ use super::path::{Load, Path, Paths, ReadRequest};
 use super::rails::Rails;
 use crate::limits::VERBS_ATTEMPTS_MAX;
 use crate::memory::Slice;
-use crate::verbs::{Remote, Status};
+use crate::verbs::{Remote, Status, VerbsError};
 
 /// One read request: a range of the peer's memory, as it is named on each path, and where it goes.
 #[derive(Clone, Debug)]
@@ -165,6 +165,8 @@ impl Run<'_> {
                     });
                     slots.extend(landing.slots.into_iter().map(|(slot, into)| (request, slot, into)));
                 }
+                // The device is gone, and so is the path: another may carry it.
+                (_, Err(VerbsError::Gone { .. })) => flight.land(request, Status::Flushed),
                 (_, Err(error)) => {
                     self.end(*piece, Err(PieceError::Local(error.to_string())));
                     flight.land(request, Status::LocalProtection);
