@@ -34,9 +34,6 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use tenon_store_core::objects::Owner;
 
-/// Regions begin at multiples of this: a cache line, and the least that the format allows.
-const ALIGNMENT_BYTES: u64 = 64;
-
 /// One key of a reservation.
 #[derive(Debug)]
 pub(crate) struct ReserveKey {
@@ -131,7 +128,6 @@ impl HolderDriver {
         let spec = SegmentSpec {
             len_bytes: memory.len_bytes(),
             slots: memory.slots(),
-            alignment_bytes: ALIGNMENT_BYTES,
         };
         let guard = Arc::new(ReadGuard {
             holder: Weak::clone(&self.me),

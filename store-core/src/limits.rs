@@ -20,6 +20,18 @@ pub const BLOCKS_MAX: u32 = 1 << 26;
 /// Most blocks, free and allocated together, that all segments of one owner can be cut into under one index (12 GiB of records).
 pub const PACKED_BLOCKS_MAX: u32 = 1 << 28;
 
+/// Shortest request for which it is looked at what would be left of the tightest free region. What is left by shorter ones
+/// serves others as short.
+pub const REST_MATTERS_BYTES_MIN: u64 = 1 << 20;
+
+/// Such a request does not take the tightest free region if more than one of so many parts of its own length would be left, as long as another region
+/// has room for two of it.
+pub const REST_PARTS: u64 = 10;
+
+/// A segment that had as many regions in use as it may have stands apart until one of so many can be in use again: the
+/// eighth pays for moving its free regions there and back.
+pub const SCARCE_UNTIL_DIVISOR: u32 = 8;
+
 // One word of the class bitmap holds the classes of one power of two.
 const _: () = assert!(1 << CLASS_MANTISSA_BITS == u64::BITS);
 // A block that is free has allocated neighbours, so a full table still has room for the free record of each.
@@ -81,6 +93,9 @@ pub const OUTCOMES_MAX: usize = 1 << 18;
 
 /// Most segments that one node mounts in one life.
 pub const SEGMENTS_MAX: usize = 1024;
+
+/// Most free regions that are looked at to tell how large the largest one of each segment is (a few milliseconds).
+pub const BOUND_VISITS_MAX: usize = 1 << 14;
 
 /// Most of the owner's own transfers that may be under way in one region.
 pub const HOLDS_PER_REGION_MAX: u32 = 1 << 20;

@@ -270,7 +270,6 @@ impl Held {
         let spec = SegmentSpec {
             len_bytes: objects * OBJECT_BYTES,
             slots: u32::try_from(objects)?,
-            alignment_bytes: OBJECT_BYTES,
         };
         holder.mount(&spec, NoTable)?;
         Ok(Self {

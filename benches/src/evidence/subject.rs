@@ -227,7 +227,7 @@ impl Packed {
     pub fn new(capacities_bytes: &[u64]) -> Self {
         let mut packed = PackedSegments::new(64).expect("the smallest alignment");
         for &bytes in capacities_bytes {
-            packed.mount(bytes).expect("a segment's capacity");
+            packed.mount(bytes, u32::MAX).expect("a segment's capacity");
         }
         Self(packed)
     }

@@ -26,6 +26,15 @@ impl Slot {
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// Position of the block in the heap order of a tree: a bijective scramble of 32 bits, which looks random but depends on nothing but
+    /// the slot.
+    pub(super) fn priority(self) -> u32 {
+        let mut bits = self.0 ^ 0x9e37_79b9;
+        bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
+        bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
+        bits ^ bits >> 16
+    }
 }
 
 /// What a slot of the arena stands for.
@@ -54,12 +63,20 @@ pub(super) struct Block {
     pub(super) left: Slot,
     pub(super) right: Slot,
     pub(super) parent: Slot,
-    /// Position of the block in the heap order of its tree: a fixed scramble of the slot.
-    pub(super) priority: u32,
+    /// In a free block of a tree: the youngest of the other blocks of its size, which are stacked on it.
+    pub(super) youngest: Slot,
     /// Which of several segments the block is a part of.
     pub(super) segment: u32,
     pub(super) state: State,
+    /// Whether the block lies in a stack on another one rather than in a tree itself.
+    pub(super) is_stacked: bool,
+    /// Whether the neighbours are free: to give a block back, they need not be read unless they are.
+    pub(super) below_is_free: bool,
+    pub(super) above_is_free: bool,
 }
+
+// Documented beside the types that hold blocks.
+const _: () = assert!(size_of::<Block>() == 48);
 
 /// The arena. Indexing a slot that never existed panics.
 #[derive(Clone, Debug)]
@@ -104,9 +121,12 @@ impl Blocks {
             left: Slot::NONE,
             right: Slot::NONE,
             parent: Slot::NONE,
-            priority: scramble(slot),
+            youngest: Slot::NONE,
             segment: 0,
             state: State::Allocated,
+            is_stacked: false,
+            below_is_free: false,
+            above_is_free: false,
         });
         Slot(slot)
     }
@@ -168,13 +188,31 @@ impl Blocks {
         block.above = lower.above;
         block.segment = lower.segment;
         block.state = State::Free;
+        block.below_is_free = lower.state == State::Free;
+        block.above_is_free = lower.above_is_free;
         if !lower.above.is_none() {
-            self[lower.above].below = upper;
+            let neighbour = &mut self[lower.above];
+            neighbour.below = upper;
+            neighbour.below_is_free = true;
         }
         let block = &mut self[slot];
         block.units = units;
         block.above = upper;
+        block.above_is_free = true;
         upper
+    }
+
+    /// Makes a block free or allocated, and lets its neighbours know.
+    pub(super) fn set_free(&mut self, slot: Slot, is_free: bool) {
+        let block = &mut self[slot];
+        block.state = if is_free { State::Free } else { State::Allocated };
+        let (below, above) = (block.below, block.above);
+        if !below.is_none() {
+            self[below].above_is_free = is_free;
+        }
+        if !above.is_none() {
+            self[above].below_is_free = is_free;
+        }
     }
 
     /// Merges the block above `slot` into it; neither may be in an index. Panics if they don't adjoin.
@@ -183,6 +221,7 @@ impl Blocks {
             offset,
             units,
             above: gone,
+            state,
             ..
         } = self[slot];
         let upper = self[gone];
@@ -194,8 +233,11 @@ impl Blocks {
         let block = &mut self[slot];
         block.units = units + upper.units;
         block.above = upper.above;
+        block.above_is_free = upper.above_is_free;
         if !upper.above.is_none() {
-            self[upper.above].below = slot;
+            let neighbour = &mut self[upper.above];
+            neighbour.below = slot;
+            neighbour.below_is_free = state == State::Free;
         }
         let spare = self.spare;
         let block = &mut self[gone];
@@ -233,12 +275,4 @@ impl IndexMut<Slot> for Blocks {
     fn index_mut(&mut self, slot: Slot) -> &mut Block {
         &mut self.blocks[slot.index()]
     }
-}
-
-/// A bijective scramble of 32 bits: priorities look random but depend on nothing but the slot.
-fn scramble(slot: u32) -> u32 {
-    let mut bits = slot ^ 0x9e37_79b9;
-    bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
-    bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
-    bits ^ bits >> 16
 }

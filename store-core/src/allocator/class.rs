@@ -16,6 +16,11 @@ impl Class {
     pub(super) fn next(self) -> Self {
         Self(self.0 + 1)
     }
+
+    /// The next smaller class, if there is one.
+    pub(super) fn previous(self) -> Option<Self> {
+        self.0.checked_sub(1).map(Self)
+    }
 }
 
 /// The rule that maps a size in units to its class.
@@ -135,6 +140,18 @@ impl ClassBitmap {
         ))
     }
 
+    /// The largest member that is at most `to`.
+    pub(super) fn last_at_most(&self, to: Class) -> Option<Class> {
+        let (word_index, bit) = (to.0 / 64, to.0 % 64);
+        let word = self.words.get(word_index)? & (u64::MAX >> (63 - bit));
+        if word != 0 {
+            return Some(Class(word_index * 64 + word.ilog2() as usize));
+        }
+        let words_below = self.summary & !(u64::MAX << word_index);
+        let word_index = words_below.checked_ilog2()? as usize;
+        Some(Class(word_index * 64 + self.words[word_index].ilog2() as usize))
+    }
+
     /// The largest member.
     pub(super) fn last(&self) -> Option<Class> {
         let word_index = self.summary.checked_ilog2()? as usize;
@@ -193,6 +210,8 @@ mod tests {
         for from in 0..64 * 64 {
             let expected = members.iter().copied().find(|class| class.0 >= from);
             assert_eq!(bitmap.first_at_least(Class(from)), expected, "from {from}");
+            let expected = members.iter().copied().rfind(|class| class.0 <= from);
+            assert_eq!(bitmap.last_at_most(Class(from)), expected, "to {from}");
         }
         assert_eq!(bitmap.last(), Some(Class(4095)));
         bitmap.remove(Class(4095));

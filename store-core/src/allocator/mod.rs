@@ -3,20 +3,23 @@
 //! A segment is a chain of blocks in address order; each is free or belongs to a caller. Neighbouring free blocks are
 //! merged at once, so two free blocks never adjoin. Sizes are counted in units of the alignment.
 //!
-//! Free blocks are indexed by size class. By default ([`Classes::Tight`]) a request gets the tightest free block, the
-//! lowest one among equals, and occupies nothing but its length rounded up to the alignment: the answer depends only on
-//! which runs are free, not on their history. [`Classes::Peer`] reproduces another system's rule for comparison.
+//! Free blocks are indexed by size class. By default ([`Classes::Tight`]) a request gets the tightest free block, of equal
+//! ones that which came to its size last, and occupies nothing but its length rounded up to the alignment. A long request
+//! that would leave a rest of the tightest block which is neither small nor holds another one like it gets the tightest block
+//! that holds two, if there is one: rests that nothing fits into are what fails later requests.
+//! [`Classes::Peer`] reproduces another system's rule for comparison.
 //!
 //! The allocator keeps no memory and does no I/O: it decides offsets in memory that its owner holds.
 
-mod arena;
 mod block;
 mod class;
+mod free;
 mod hint;
 mod index;
 mod list;
 mod order;
 mod packed;
+mod stack;
 mod tree;
 
 use std::fmt;
@@ -24,8 +27,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use self::arena::{Arena, TakeError};
 use self::block::{Blocks, Slot, State};
+use self::free::{FreeBlocks, TakeError};
 use self::index::FreeIndex;
 use crate::limits::{ALIGNMENT_BYTES_MIN, BLOCKS_MAX, PEER_CLASSES};
 use crate::names::{self, UnknownName};
@@ -38,7 +41,7 @@ pub use self::packed::{PackedSegments, SegmentIndex};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Classes {
-    /// A region occupies its length rounded up to the alignment; the tightest free region serves it.
+    /// A region occupies its length rounded up to the alignment; the tightest free region serves it, unless that would leave a useless rest.
     #[default]
     Tight,
     /// For comparison only: 256 classes with a 3-bit mantissa, lengths rounded up to a class, last in first out.
@@ -118,6 +121,9 @@ pub enum ConfigError {
         /// The classes that it would need.
         classes: usize,
     },
+    /// No region of the segment could ever be in use.
+    #[error("a segment of which no region may be in use holds nothing")]
+    NoRegions,
     /// The units of all segments together cannot be numbered any more.
     #[error("capacity of {capacity_bytes} B is too much beside the segments that are mounted")]
     TooMuch {
@@ -206,7 +212,8 @@ pub struct Run {
 /// Decides which bytes of one segment belong to whom.
 #[derive(Debug)]
 pub struct RegionAllocator {
-    arena: Arena,
+    blocks: Blocks,
+    free: FreeBlocks,
     unit_shift: u32,
     capacity_units: u64,
     free_units: u64,
@@ -247,8 +254,12 @@ impl RegionAllocator {
                 classes: peer_classes,
             });
         }
+        let mut blocks = Blocks::new(capacity_units, blocks_max);
+        let mut free = FreeBlocks::none(classes.into(), capacity_units, unit_shift);
+        free.add(&mut blocks, Slot::FIRST);
         let allocator = Self {
-            arena: Arena::of_one_segment(classes, Blocks::new(capacity_units, blocks_max)),
+            blocks,
+            free,
             unit_shift,
             capacity_units,
             free_units: capacity_units,
@@ -267,12 +278,10 @@ impl RegionAllocator {
         if len_bytes == 0 {
             return Err(AllocateError::ZeroLength);
         }
-        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
-        let slot = self
-            .arena
-            .take(units)
-            .map_err(|refusal| self.refused(len_bytes, refusal))?;
-        let offset_bytes = self.arena.blocks[slot].offset << self.unit_shift;
+        let units = self.free.index.occupied_units(self.units_of(len_bytes));
+        let taken = self.free.take(&mut self.blocks, units);
+        let slot = taken.map_err(|refusal| self.refused(len_bytes, refusal))?;
+        let offset_bytes = self.blocks[slot].offset << self.unit_shift;
         self.free_units -= units;
         self.publish();
         Ok(Region {
@@ -297,8 +306,8 @@ impl RegionAllocator {
             len_bytes,
             slot,
         } = region;
-        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
-        let is_ours = self.arena.blocks.get(slot).is_some_and(|block| {
+        let units = self.free.index.occupied_units(self.units_of(len_bytes));
+        let is_ours = self.blocks.get(slot).is_some_and(|block| {
             block.state == State::Allocated && block.offset << self.unit_shift == offset_bytes && block.units == units
         });
         if !is_ours {
@@ -307,7 +316,7 @@ impl RegionAllocator {
                 len_bytes,
             });
         }
-        self.arena.give(slot);
+        self.free.give(&mut self.blocks, slot);
         self.free_units += units;
         assert!(
             self.free_units <= self.capacity_units,
@@ -326,13 +335,13 @@ impl RegionAllocator {
     /// A size in bytes that no free region exceeds; see [`FitHint::largest_free_upper_bound_bytes`].
     #[must_use]
     pub fn largest_free_upper_bound_bytes(&self) -> u64 {
-        self.arena.largest_units.min(self.free_units) << self.unit_shift
+        self.free.largest_units.min(self.free_units) << self.unit_shift
     }
 
     /// The size in bytes of the largest free region. With [`Classes::Peer`] this looks at every region of its class.
     #[must_use]
     pub fn largest_free_bytes(&self) -> u64 {
-        self.arena.index.largest_units(&self.arena.blocks) << self.unit_shift
+        self.free.index.largest_units(&self.blocks) << self.unit_shift
     }
 
     /// Bytes that are not allocated.
@@ -356,13 +365,13 @@ impl RegionAllocator {
     /// The bytes that a region of `len_bytes` occupies, saturating.
     #[must_use]
     pub fn occupied_bytes(&self, len_bytes: u64) -> u64 {
-        let units = self.arena.index.occupied_units(self.units_of(len_bytes));
+        let units = self.free.index.occupied_units(self.units_of(len_bytes));
         units.saturating_mul(1 << self.unit_shift)
     }
 
     /// All runs in address order. They adjoin, cover the capacity, and no two free ones follow each other.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.arena.blocks.from(Slot::FIRST).map(|(_, block)| Run {
+        self.blocks.from(Slot::FIRST).map(|(_, block)| Run {
             offset_bytes: block.offset << self.unit_shift,
             len_bytes: block.units << self.unit_shift,
             is_free: block.state == State::Free,
@@ -371,14 +380,17 @@ impl RegionAllocator {
 
     /// Looks at every block and panics if chain, index, accounts and hint are not consistent. O(n): for tests.
     pub fn check_invariants(&self) {
-        let chain = self.arena.check_chain(Slot::FIRST, 0);
+        let chain = free::check_chain(&self.blocks, Slot::FIRST, 0);
         assert_eq!(
             chain.end_units, self.capacity_units,
             "the chain does not cover the segment"
         );
         assert_eq!(chain.free_units, self.free_units, "the account of free units is wrong");
-        self.arena.check(chain.blocks, chain.largest_units);
-        self.arena.index.check(&self.arena.blocks);
+        free::check_slots(&self.blocks, chain.blocks);
+        self.free.check_largest(&self.blocks, chain.largest_units);
+        self.free
+            .index
+            .check_members(&self.blocks, |_, block| block.state == State::Free);
         assert_eq!(
             self.hint.largest_free_upper_bound_bytes(),
             self.largest_free_upper_bound_bytes()
@@ -400,7 +412,7 @@ impl RegionAllocator {
             },
             TakeError::TooManyBlocks => AllocateError::TooManyBlocks {
                 len_bytes,
-                blocks_max: self.arena.blocks.slots_max(),
+                blocks_max: self.blocks.slots_max(),
             },
         }
     }
@@ -437,7 +449,7 @@ mod tests {
     #[should_panic(expected = "corrupt free index")]
     fn an_index_that_holds_an_allocated_block_stops_the_caller() {
         let mut allocator = RegionAllocator::new(AllocatorConfig::new(4 * 64)).expect("valid");
-        allocator.arena.blocks[Slot::FIRST].state = State::Allocated;
+        allocator.blocks[Slot::FIRST].state = State::Allocated;
         let _ = allocator.allocate(64);
     }
 
@@ -446,8 +458,8 @@ mod tests {
     fn a_broken_chain_stops_the_caller() {
         let mut allocator = RegionAllocator::new(AllocatorConfig::new(4 * 64)).expect("valid");
         let region = allocator.allocate(64).expect("fits");
-        let above = allocator.arena.blocks[Slot::FIRST].above;
-        allocator.arena.blocks[above].offset += 1;
+        let above = allocator.blocks[Slot::FIRST].above;
+        allocator.blocks[above].offset += 1;
         let _ = allocator.free(region);
     }
 }

@@ -1,8 +1,7 @@
 //! Numbered items in the order of their sizes.
 
-use super::Classes;
 use super::block::{Blocks, Slot, State};
-use super::index::FreeIndex;
+use super::index::{FreeIndex, Shape};
 
 /// Items 0, 1, 2 … and the size of each, searched by size.
 ///
@@ -20,7 +19,7 @@ impl SizeOrder {
     pub(crate) fn new(items: usize) -> Self {
         let mut order = Self {
             items: Blocks::none(u32::MAX),
-            index: FreeIndex::new(Classes::Tight, u64::MAX),
+            index: FreeIndex::new(Shape::Tree, u64::MAX),
         };
         (0..items).for_each(|_| order.push());
         order

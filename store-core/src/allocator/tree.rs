@@ -1,7 +1,9 @@
-//! The ordered set of the free blocks of one size class: a treap linked through the blocks themselves.
+//! An ordered set of the free blocks of one size class: a treap linked through the blocks themselves.
 //!
 //! In-order it is sorted by (size, offset); along every path priorities do not increase. Priorities are a scramble of
 //! the slots, so depth is O(log n) whatever the order of insertions. Parent links make a removal a local change.
+
+use std::cmp::Ordering;
 
 use super::block::{Block, Blocks, Slot};
 
@@ -11,14 +13,14 @@ fn key(block: &Block) -> (u64, u64) {
 
 /// Adds the block in `slot`, which must be in no tree.
 pub(super) fn insert(blocks: &mut Blocks, root: &mut Slot, slot: Slot) {
-    let (new_key, priority) = (key(&blocks[slot]), blocks[slot].priority);
+    let (new_key, priority) = (key(&blocks[slot]), slot.priority());
     let (mut parent, mut goes_left) = (Slot::NONE, false);
     let mut current = *root;
     while !current.is_none() {
-        let block = &blocks[current];
-        if block.priority < priority {
+        if current.priority() < priority {
             break;
         }
+        let block = &blocks[current];
         (parent, goes_left) = (current, new_key < key(block));
         current = if goes_left { block.left } else { block.right };
     }
@@ -101,7 +103,7 @@ pub(super) fn remove(blocks: &mut Blocks, root: &mut Slot, slot: Slot) {
         let child = match (left.is_none(), right.is_none()) {
             (true, _) => right,
             (false, true) => left,
-            (false, false) if blocks[left].priority >= blocks[right].priority => left,
+            (false, false) if left.priority() >= right.priority() => left,
             (false, false) => right,
         };
         if parent.is_none() {
@@ -143,6 +145,20 @@ pub(super) fn first_at_least(blocks: &Blocks, root: Slot, units: u64) -> Slot {
     best
 }
 
+/// A block of exactly `units` units, or [`Slot::NONE`]; the tree must have no two blocks of one size.
+pub(super) fn find(blocks: &Blocks, root: Slot, units: u64) -> Slot {
+    let mut current = root;
+    while !current.is_none() {
+        let block = &blocks[current];
+        match block.units.cmp(&units) {
+            Ordering::Equal => break,
+            Ordering::Greater => current = block.left,
+            Ordering::Less => current = block.right,
+        }
+    }
+    current
+}
+
 /// The next larger block of the tree that holds `slot`, or [`Slot::NONE`].
 pub(super) fn next(blocks: &Blocks, slot: Slot) -> Slot {
     let right = blocks[slot].right;
@@ -151,6 +167,19 @@ pub(super) fn next(blocks: &Blocks, slot: Slot) -> Slot {
     }
     let (mut child, mut parent) = (slot, blocks[slot].parent);
     while !parent.is_none() && blocks[parent].right == child {
+        (child, parent) = (parent, blocks[parent].parent);
+    }
+    parent
+}
+
+/// The next smaller block of the tree that holds `slot`, or [`Slot::NONE`].
+pub(super) fn previous(blocks: &Blocks, slot: Slot) -> Slot {
+    let left = blocks[slot].left;
+    if !left.is_none() {
+        return last(blocks, left);
+    }
+    let (mut child, mut parent) = (slot, blocks[slot].parent);
+    while !parent.is_none() && blocks[parent].left == child {
         (child, parent) = (parent, blocks[parent].parent);
     }
     parent
@@ -165,10 +194,10 @@ pub(super) fn last(blocks: &Blocks, root: Slot) -> Slot {
     current
 }
 
-/// Checks order, heap order and links of the whole tree and returns its number of blocks. Panics if it is corrupt.
-pub(super) fn check(blocks: &Blocks, root: Slot) -> usize {
+/// Checks order, heap order and links of the whole tree and returns its blocks. Panics if it is corrupt.
+pub(super) fn check(blocks: &Blocks, root: Slot) -> Vec<Slot> {
     let mut pending = vec![(root, Slot::NONE, (0, 0), (u64::MAX, u64::MAX))];
-    let mut count = 0;
+    let mut found = Vec::new();
     while let Some((slot, parent, above, below)) = pending.pop() {
         if slot.is_none() {
             continue;
@@ -182,12 +211,12 @@ pub(super) fn check(blocks: &Blocks, root: Slot) -> usize {
             block.offset
         );
         assert!(
-            parent.is_none() || blocks[parent].priority >= block.priority,
+            parent.is_none() || parent.priority() >= slot.priority(),
             "heap order broken at {block_key:?}"
         );
         pending.push((block.left, slot, above, block_key));
         pending.push((block.right, slot, block_key, below));
-        count += 1;
+        found.push(slot);
     }
-    count
+    found
 }

@@ -1,7 +1,7 @@
 //! What a segment is used for, run by run.
 
 use super::region::{Record, State};
-use super::segment::Segment;
+use super::segment::{Segment, occupied_bytes};
 use super::{Holder, SegmentTable};
 use crate::time::Time;
 use tenon_protocol::ids::SegmentId;
@@ -29,7 +29,7 @@ impl<T: SegmentTable> Holder<T> {
     /// At most `limit` runs of a segment, from the one on that has the byte at `from_bytes`; `None` if it is not
     /// mounted. O(`limit`).
     pub fn map(&self, segment: SegmentId, from_bytes: u64, limit: usize, now: Time, unix_ms: u64) -> Option<MapPage> {
-        let capacity_bytes = self.usage(self.segment(segment)?).space.capacity_bytes;
+        let capacity_bytes = self.free_of(self.segment(segment)?.id()).capacity_bytes;
         let mut runs = self
             .segment(segment)?
             .runs(from_bytes, capacity_bytes, Clocks { now, unix_ms });
@@ -57,7 +57,7 @@ impl<T: SegmentTable> Segment<T> {
             } else {
                 let (_, record) = regions.next()?;
                 let (state, age_ms) = use_of(record, clocks);
-                (self.occupied_bytes(record.len_bytes()), state, age_ms)
+                (occupied_bytes(record.len_bytes()), state, age_ms)
             };
             let run = MapRun {
                 offset_bytes: at_bytes,

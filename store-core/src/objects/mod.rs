@@ -49,11 +49,11 @@ mod written;
 use self::names::Names;
 use self::region::{Outcome, Record, State};
 use self::segment::Segment;
-use self::space::{SegmentSpace, Taken};
+use self::space::{FreeOfSegment, NodeSpace, Taken};
 use crate::limits::SEGMENTS_MAX;
 use crate::outcomes::Outcomes;
 use crate::placement::nodes::NodeHint;
-use crate::placement::{EntryIndex, IndexedPool, PlacementCounters, Placer, Policy, Pool, PoolSummary};
+use crate::placement::{PlacementCounters, Policy, PoolSummary};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use tenon_protocol::ids::{ClusterId, Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
@@ -101,8 +101,6 @@ pub struct SegmentSpec {
     pub len_bytes: u64,
     /// Descriptors in its table: at most so many regions are in use at once.
     pub slots: u32,
-    /// Regions begin at multiples of this power of two, at least 64.
-    pub alignment_bytes: u64,
 }
 
 /// The table beside one segment, as the holder writes it. Each call is complete, in memory, when it returns.
@@ -149,13 +147,12 @@ pub struct Holder<T> {
     generation: Generation,
     /// The segment with id n is at n - 1, here and in `space`.
     segments: Vec<Segment<T>>,
-    /// What is free of each. Whatever changes it goes through here, so its order of hints is always true.
-    space: IndexedPool<SegmentSpace>,
+    /// What is free of each.
+    space: NodeSpace,
     /// Counts the changes of `space`.
     space_version: u64,
     capacity_bytes: u64,
     largest_segment_bytes: u64,
-    placer: Placer,
     placement: PlacementCounters,
     /// Live reservations, commits in progress included.
     reservations: BTreeMap<(PutId, KeyHash), RegionId>,
@@ -178,11 +175,10 @@ impl<T: SegmentTable> Holder<T> {
             config,
             generation: Generation::base(config.incarnation),
             segments: Vec::new(),
-            space: IndexedPool::new(Vec::new()),
+            space: NodeSpace::new(config.policy),
             space_version: 0,
             capacity_bytes: 0,
             largest_segment_bytes: 0,
-            placer: Placer::new(config.policy),
             placement: PlacementCounters::default(),
             reservations: BTreeMap::new(),
             by_owner: BTreeSet::new(),
@@ -205,24 +201,26 @@ impl<T: SegmentTable> Holder<T> {
             return Err(MountError::TooMany);
         }
         let id = self.next_segment();
-        let space = SegmentSpace::new(spec)?;
-        let capacity_bytes = space.allocator().capacity_bytes();
+        let capacity_bytes = self.space.mount(spec)?;
         self.capacity_bytes += capacity_bytes;
         self.largest_segment_bytes = self.largest_segment_bytes.max(capacity_bytes);
         self.space_version += 1;
-        self.space.push(space);
-        self.segments.push(Segment::new(id, spec.alignment_bytes, table));
+        self.segments.push(Segment::new(id, table));
         Ok(id)
     }
 
     /// What one segment is used for; `None` if it is not mounted.
     pub fn segment_usage(&self, segment: SegmentId) -> Option<SegmentUsage> {
-        Some(self.usage(self.segment(segment)?))
+        let index = segment_index(segment)?;
+        let bounds_bytes = self.space.largest_free_upper_bounds_bytes();
+        Some(self.usage(self.segments.get(index)?, bounds_bytes[index]))
     }
 
     /// What the segments are used for, by id.
     pub fn segments(&self) -> impl Iterator<Item = SegmentUsage> {
-        self.segments.iter().map(|segment| self.usage(segment))
+        let bounds_bytes = self.space.largest_free_upper_bounds_bytes();
+        let segments = self.segments.iter().zip(bounds_bytes);
+        segments.map(|(segment, bound_bytes)| self.usage(segment, bound_bytes))
     }
 
     /// What all segments together are used for.
@@ -282,18 +280,17 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     /// What is free of a mounted segment.
-    fn free_of(&self, id: SegmentId) -> &SegmentSpace {
-        let index = segment_index(id).expect("ids begin at 1");
-        &self.space.as_slice()[index]
+    fn free_of(&self, id: SegmentId) -> FreeOfSegment {
+        self.space.of_segment(segment_index(id).expect("ids begin at 1"))
     }
 
-    fn usage(&self, segment: &Segment<T>) -> SegmentUsage {
+    fn usage(&self, segment: &Segment<T>, largest_free_bytes: u64) -> SegmentUsage {
         let free = self.free_of(segment.id());
         SegmentUsage {
             segment: segment.id(),
-            space: segment.account(free),
-            slots: free.slots().slots(),
-            slots_used: free.slots().used(),
+            space: segment.account(&free, largest_free_bytes),
+            slots: free.slots,
+            slots_used: free.slots_used,
         }
     }
 
@@ -313,7 +310,7 @@ impl<T: SegmentTable> Holder<T> {
     fn give_back(&mut self, segment: SegmentId, unused: Option<Taken>) {
         if let Some(taken) = unused {
             let index = segment_index(segment).expect("ids begin at 1");
-            self.space.change(EntryIndex(index), |space| space.give_back(taken));
+            self.space.give_back(index, taken);
             self.space_version += 1;
         }
     }
@@ -323,7 +320,7 @@ impl<T: SegmentTable> Holder<T> {
         self.space.check_invariants();
         let (mut reservations, mut waiting, mut objects) = (0, 0, 0);
         for segment in &self.segments {
-            segment.check_invariants(self.free_of(segment.id()));
+            segment.check_invariants(&self.free_of(segment.id()));
             for (id, record) in segment.regions() {
                 assert!(record.generation <= self.generation, "a generation was never given out");
                 if let Some(reservation) = record.reservation() {

@@ -2,9 +2,10 @@
 
 use super::pieces::ArrivedPieces;
 use super::region::{Reservation, State};
-use super::space::{SegmentSpace, Taken};
+use super::segment::Segment;
+use super::space::{Found, Refused, Taken};
 use super::{CommitInProgress, Holder, Owner, RegionId, ReserveError, SegmentTable};
-use crate::placement::{self, EntryIndex, PlaceError, PlacementFigures, Request, StopReason};
+use crate::placement::{PlacementFigures, PoolSummary, StopReason};
 use crate::time::Time;
 use rand::Rng;
 use std::sync::Arc;
@@ -186,7 +187,7 @@ impl<T: SegmentTable> Holder<T> {
             .map(|&len_bytes| would_place(self, len_bytes))
             .collect();
         for (index, taken) in taken {
-            self.space.change(EntryIndex(index), |space| space.give_back(taken));
+            self.space.give_back(index, taken);
         }
         places
     }
@@ -200,18 +201,16 @@ impl<T: SegmentTable> Holder<T> {
         if let Err(error) = self.check_len(len_bytes) {
             return (PlacementFigures::default(), Err(error));
         }
-        let mut placed = Vec::with_capacity(1);
-        let request = Request::new(len_bytes);
-        match self.placer.place(&mut self.space, &request, rng, &mut placed) {
-            Ok(figures) => {
-                let placed = placed.pop().expect("a placement that succeeds has placed");
-                (figures, Ok((placed.entry.0, placed.region)))
+        match self.space.take(rng, len_bytes) {
+            Ok(Found {
+                segment,
+                taken,
+                figures,
+            }) => (figures, Ok((segment, taken))),
+            Err(refused) => {
+                let numbers = self.no_space(len_bytes, &refused);
+                (refused.figures, Err(ReserveError::NoSpace(numbers)))
             }
-            Err(PlaceError::NoSpace(error)) => {
-                let numbers = self.no_space(len_bytes, &error);
-                (error.figures, Err(ReserveError::NoSpace(numbers)))
-            }
-            Err(error) => unreachable!("a request for one region of {len_bytes} bytes: {error}"),
         }
     }
 
@@ -229,29 +228,30 @@ impl<T: SegmentTable> Holder<T> {
         Ok(())
     }
 
-    fn no_space(&self, asked_bytes: u64, error: &placement::NoSpace) -> NoSpace {
-        let account = self.account();
-        let lacks_slots = |space: &SegmentSpace| {
-            !space.slots().has_free() && space.allocator().largest_free_upper_bound_bytes() >= asked_bytes
-        };
+    fn no_space(&self, asked_bytes: u64, refused: &Refused) -> NoSpace {
+        let PoolSummary {
+            free_bytes,
+            largest_free_upper_bound_bytes,
+        } = self.space.summary();
+        let without_slot_bytes = self.space.largest_without_slot_bytes();
         let stop_reason = if self.segments.is_empty() {
             "no_segment".to_owned()
-        } else if self.space.as_slice().iter().any(lacks_slots) {
+        } else if without_slot_bytes >= asked_bytes {
             "slots".to_owned()
         } else {
-            error.stop.to_string()
+            refused.stop.to_string()
         };
-        let entries_looked_at = match error.stop {
-            // The order of their hints has spoken for all.
+        let entries_looked_at = match refused.stop {
+            // One index has spoken for all.
             StopReason::NothingFits => u32::try_from(self.segments.len()).expect("segments are bounded"),
-            _ => error.figures.entries_examined(),
+            _ => refused.figures.entries_examined(),
         };
         NoSpace {
             asked_bytes,
-            free_bytes: account.free_bytes,
-            largest_free_bytes: account.largest_free_bytes,
+            free_bytes,
+            largest_free_bytes: largest_free_upper_bound_bytes.unwrap_or(0).max(without_slot_bytes),
             evictable_bytes: 0,
-            held_bytes: account.held_bytes,
+            held_bytes: self.segments.iter().map(Segment::held_bytes).sum(),
             entries_looked_at,
             stop_reason,
         }

@@ -1,8 +1,9 @@
 //! What is in use of one mounted segment: its regions, and the table that describes them.
 
 use super::region::{Record, RegionId, State};
-use super::space::{SegmentSpace, Taken};
+use super::space::{FreeOfSegment, Taken};
 use super::{SealPlan, SegmentTable};
+use crate::limits::ALIGNMENT_BYTES_MIN;
 use std::collections::BTreeMap;
 use tenon_protocol::ids::{Generation, SegmentId};
 use tenon_protocol::message::SpaceAccount;
@@ -21,7 +22,6 @@ struct Use {
 #[derive(Debug)]
 pub(super) struct Segment<T> {
     id: SegmentId,
-    alignment_bytes: u64,
     table: T,
     /// By offset. Each is allocated, has a slot of its own, and does not overlap another.
     regions: BTreeMap<u64, Record>,
@@ -29,11 +29,10 @@ pub(super) struct Segment<T> {
 }
 
 impl<T: SegmentTable> Segment<T> {
-    /// A segment of which nothing is in use; what its regions occupy is rounded up to `alignment_bytes`.
-    pub(super) fn new(id: SegmentId, alignment_bytes: u64, table: T) -> Self {
+    /// A segment of which nothing is in use.
+    pub(super) fn new(id: SegmentId, table: T) -> Self {
         Self {
             id,
-            alignment_bytes,
             table,
             regions: BTreeMap::new(),
             in_use: Use::default(),
@@ -141,13 +140,8 @@ impl<T: SegmentTable> Segment<T> {
         })
     }
 
-    /// The bytes that a region of this length occupies.
-    pub(super) fn occupied_bytes(&self, len_bytes: u64) -> u64 {
-        len_bytes.next_multiple_of(self.alignment_bytes)
-    }
-
     fn count(&mut self, record: &Record, is_added: bool) {
-        let occupied_bytes = self.occupied_bytes(record.len_bytes());
+        let occupied_bytes = occupied_bytes(record.len_bytes());
         let in_use = &mut self.in_use;
         let (bytes, regions) = match record.state {
             State::Reserved(_) => (&mut in_use.reserved_bytes, Some(&mut in_use.reservations)),
@@ -161,16 +155,20 @@ impl<T: SegmentTable> Segment<T> {
         }
     }
 
+    /// Bytes of regions that hold nothing any more while transfers are under way in them.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.in_use.held_bytes
+    }
+
     /// What the segment's payload bytes are used for, those included that are free.
-    pub(super) fn account(&self, free: &SegmentSpace) -> SpaceAccount {
-        let allocator = free.allocator();
+    pub(super) fn account(&self, free: &FreeOfSegment, largest_free_bytes: u64) -> SpaceAccount {
         SpaceAccount {
-            capacity_bytes: allocator.capacity_bytes(),
-            free_bytes: allocator.free_bytes(),
+            capacity_bytes: free.capacity_bytes,
+            free_bytes: free.free_bytes,
             sealed_bytes: self.in_use.sealed_bytes,
             reserved_bytes: self.in_use.reserved_bytes,
             held_bytes: self.in_use.held_bytes,
-            largest_free_bytes: allocator.largest_free_upper_bound_bytes(),
+            largest_free_bytes,
             objects: self.in_use.objects,
             reservations: self.in_use.reservations,
         }
@@ -180,7 +178,7 @@ impl<T: SegmentTable> Segment<T> {
     pub(super) fn run_start(&self, offset_bytes: u64) -> u64 {
         let last = self.regions.range(..=offset_bytes).next_back();
         last.map_or(0, |(&start_bytes, record)| {
-            let end_bytes = start_bytes + self.occupied_bytes(record.len_bytes());
+            let end_bytes = start_bytes + occupied_bytes(record.len_bytes());
             if end_bytes > offset_bytes {
                 start_bytes
             } else {
@@ -207,9 +205,8 @@ impl<T: SegmentTable> Segment<T> {
     }
 
     /// Panics if what is free, regions and account do not agree. O(n).
-    pub(super) fn check_invariants(&self, free: &SegmentSpace) {
-        free.check_invariants();
-        let account = self.account(free);
+    pub(super) fn check_invariants(&self, free: &FreeOfSegment) {
+        let account = self.account(free, 0);
         let used_bytes = account.sealed_bytes + account.reserved_bytes + account.held_bytes;
         assert_eq!(
             account.capacity_bytes,
@@ -218,7 +215,7 @@ impl<T: SegmentTable> Segment<T> {
             self.id
         );
         assert_eq!(
-            free.slots().used() as usize,
+            free.slots_used as usize,
             self.regions.len(),
             "segment {}: a slot leaks",
             self.id
@@ -232,9 +229,7 @@ impl<T: SegmentTable> Segment<T> {
         );
         let counted = |is_counted: fn(&State) -> bool| {
             let counted = self.regions.values().filter(|record| is_counted(&record.state));
-            counted
-                .map(|record| self.occupied_bytes(record.len_bytes()))
-                .sum::<u64>()
+            counted.map(|record| occupied_bytes(record.len_bytes())).sum::<u64>()
         };
         assert_eq!(
             counted(|state| matches!(state, State::Reserved(_))),
@@ -250,4 +245,9 @@ impl<T: SegmentTable> Segment<T> {
             );
         }
     }
+}
+
+/// The bytes that a region of this length occupies.
+pub(super) fn occupied_bytes(len_bytes: u64) -> u64 {
+    len_bytes.next_multiple_of(ALIGNMENT_BYTES_MIN)
 }

@@ -1,9 +1,16 @@
-//! What is free in the segments of a node: bytes and descriptors, in the order of what each segment can still hold.
+//! What is free in the segments of a node: bytes and descriptors, and which segment gives room to a request.
 
 use super::slots::SlotList;
 use super::{MountError, SegmentSpec};
-use crate::allocator::{AllocatorConfig, Classes, Region, RegionAllocator};
-use crate::placement::{FitEntry, Space};
+use crate::allocator::{
+    AllocateError, AllocatorConfig, Classes, PackedSegments, Region, RegionAllocator, SegmentIndex,
+};
+use crate::limits::{ALIGNMENT_BYTES_MIN, BOUND_VISITS_MAX};
+use crate::placement::{
+    EntryIndex, Fallback, FitEntry, IndexedPool, PlaceError, PlacementFigures, Placer, Policy, Pool, PoolSummary,
+    Request, Space, StopReason, Strategy,
+};
+use rand::Rng;
 use tenon_protocol::ids::Slot;
 
 /// Bytes and a slot of one segment, in one use or in none yet.
@@ -14,7 +21,228 @@ pub(super) struct Taken {
     pub(super) slot: Slot,
 }
 
-/// The free bytes and slots of one segment.
+/// Room that was found.
+#[derive(Debug)]
+#[must_use = "bytes and slot stay taken"]
+pub(super) struct Found {
+    /// Position of the segment.
+    pub(super) segment: usize,
+    pub(super) taken: Taken,
+    pub(super) figures: PlacementFigures,
+}
+
+/// Why none was found.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) stop: StopReason,
+    pub(super) figures: PlacementFigures,
+}
+
+/// What is free of one segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeOfSegment {
+    pub(super) capacity_bytes: u64,
+    pub(super) free_bytes: u64,
+    pub(super) slots: u32,
+    pub(super) slots_used: u32,
+}
+
+/// The free bytes and slots of all segments, in the order in which they were mounted.
+#[derive(Debug)]
+pub(super) enum NodeSpace {
+    /// All free regions under one index, which gives the tightest one: the default.
+    Packed {
+        regions: PackedSegments,
+        slots: Vec<SlotList>,
+    },
+    /// Each segment with an allocator of its own, and a strategy to compare with that chooses among them.
+    Entries {
+        pool: IndexedPool<SegmentSpace>,
+        placer: Placer,
+    },
+}
+
+impl NodeSpace {
+    /// No segments yet.
+    pub(super) fn new(policy: Policy) -> Self {
+        match policy {
+            Policy {
+                strategy: Strategy::FreeRatioFirst | Strategy::FragmentationAware,
+                fallback: Fallback::Indexed,
+            } => Self::Packed {
+                regions: PackedSegments::new(ALIGNMENT_BYTES_MIN).expect("the smallest alignment is one"),
+                slots: Vec::new(),
+            },
+            policy => Self::Entries {
+                pool: IndexedPool::new(Vec::new()),
+                placer: Placer::new(policy),
+            },
+        }
+    }
+
+    /// Adds a segment, all of it free, and answers its capacity in bytes.
+    pub(super) fn mount(&mut self, spec: &SegmentSpec) -> Result<u64, MountError> {
+        if spec.slots == 0 {
+            return Err(MountError::NoSlots);
+        }
+        match self {
+            Self::Packed { regions, slots } => {
+                let segment = regions.mount(spec.len_bytes, spec.slots)?;
+                slots.push(SlotList::new(spec.slots));
+                Ok(regions.segment_capacity_bytes(segment))
+            }
+            Self::Entries { pool, .. } => {
+                let space = SegmentSpace::new(spec)?;
+                let capacity_bytes = space.allocator.capacity_bytes();
+                pool.push(space);
+                Ok(capacity_bytes)
+            }
+        }
+    }
+
+    /// Takes room for `len_bytes`, which are not 0. It leaks unless it is given back or becomes a region in use.
+    pub(super) fn take<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Result<Found, Refused> {
+        match self {
+            Self::Packed { regions, slots } => take_packed(regions, slots, len_bytes),
+            Self::Entries { pool, placer } => {
+                let mut placed = Vec::with_capacity(1);
+                match placer.place(pool, &Request::new(len_bytes), rng, &mut placed) {
+                    Ok(figures) => {
+                        let placed = placed.pop().expect("a placement that succeeds has placed");
+                        Ok(Found {
+                            segment: placed.entry.0,
+                            taken: placed.region,
+                            figures,
+                        })
+                    }
+                    Err(PlaceError::NoSpace(error)) => Err(Refused {
+                        stop: error.stop,
+                        figures: error.figures,
+                    }),
+                    Err(error) => unreachable!("a request for one region of {len_bytes} bytes: {error}"),
+                }
+            }
+        }
+    }
+
+    /// Gives bytes and slot back, which were taken from this segment and describe nothing any more.
+    pub(super) fn give_back(&mut self, segment: usize, taken: Taken) {
+        let freed = match self {
+            Self::Packed { regions, slots } => {
+                slots[segment].give_back(taken.slot);
+                regions.free(SegmentIndex(segment), taken.region)
+            }
+            Self::Entries { pool, .. } => pool.change(EntryIndex(segment), |space| {
+                space.slots.give_back(taken.slot);
+                space.allocator.free(taken.region)
+            }),
+        };
+        freed.expect("the region came from this segment");
+    }
+
+    /// Free bytes, and a size that no request exceeds that could be served. O(1).
+    pub(super) fn summary(&self) -> PoolSummary {
+        match self {
+            Self::Packed { regions, .. } => PoolSummary {
+                free_bytes: regions.free_bytes(),
+                largest_free_upper_bound_bytes: Some(regions.largest_free_bytes()),
+            },
+            Self::Entries { pool, .. } => pool.summary(),
+        }
+    }
+
+    /// What is free of one segment.
+    pub(super) fn of_segment(&self, segment: usize) -> FreeOfSegment {
+        let (capacity_bytes, free_bytes, slots) = match self {
+            Self::Packed { regions, slots } => {
+                let index = SegmentIndex(segment);
+                let (capacity_bytes, free_bytes) =
+                    (regions.segment_capacity_bytes(index), regions.segment_free_bytes(index));
+                (capacity_bytes, free_bytes, &slots[segment])
+            }
+            Self::Entries { pool, .. } => {
+                let SegmentSpace { allocator, slots } = &pool.as_slice()[segment];
+                (allocator.capacity_bytes(), allocator.free_bytes(), slots)
+            }
+        };
+        FreeOfSegment {
+            capacity_bytes,
+            free_bytes,
+            slots: slots.slots(),
+            slots_used: slots.used(),
+        }
+    }
+
+    /// For each segment a size in bytes that no free region of it exceeds, with or without a free slot.
+    pub(super) fn largest_free_upper_bounds_bytes(&self) -> Vec<u64> {
+        match self {
+            Self::Packed { regions, .. } => regions.largest_free_upper_bounds_bytes(BOUND_VISITS_MAX),
+            Self::Entries { pool, .. } => {
+                let bounds = pool.as_slice().iter();
+                bounds
+                    .map(|space| space.allocator.largest_free_upper_bound_bytes())
+                    .collect()
+            }
+        }
+    }
+
+    /// A size in bytes that no free region exceeds of the segments that have no free slot.
+    pub(super) fn largest_without_slot_bytes(&self) -> u64 {
+        match self {
+            Self::Packed { regions, .. } => regions.largest_exhausted_bytes(),
+            Self::Entries { pool, .. } => {
+                let without = pool.as_slice().iter().filter(|space| !space.slots.has_free());
+                without
+                    .map(|space| space.allocator.largest_free_upper_bound_bytes())
+                    .max()
+                    .unwrap_or(0)
+            }
+        }
+    }
+
+    /// Panics if allocators and accounts do not agree. O(n): for tests.
+    pub(super) fn check_invariants(&self) {
+        match self {
+            Self::Packed { regions, slots } => {
+                regions.check_invariants();
+                for (segment, slots) in slots.iter().enumerate() {
+                    let in_use = regions.segment_regions(SegmentIndex(segment));
+                    assert_eq!(in_use, slots.used(), "segment {segment}: regions and slots differ");
+                }
+            }
+            Self::Entries { pool, .. } => {
+                pool.check_invariants();
+                pool.as_slice()
+                    .iter()
+                    .for_each(|space| space.allocator.check_invariants());
+            }
+        }
+    }
+}
+
+fn take_packed(regions: &mut PackedSegments, slots: &mut [SlotList], len_bytes: u64) -> Result<Found, Refused> {
+    match regions.allocate(len_bytes) {
+        Ok((segment, region)) => {
+            let slot = slots[segment.0].take().expect("no more regions than slots are in use");
+            Ok(Found {
+                segment: segment.0,
+                taken: Taken { region, slot },
+                figures: PlacementFigures {
+                    tightest_calls: 1,
+                    allocator_calls: 1,
+                    ..PlacementFigures::default()
+                },
+            })
+        }
+        Err(AllocateError::NoFit { .. } | AllocateError::TooManyBlocks { .. }) => Err(Refused {
+            stop: StopReason::NothingFits,
+            figures: PlacementFigures::default(),
+        }),
+        Err(AllocateError::ZeroLength) => unreachable!("a request has at least one byte"),
+    }
+}
+
+/// The free bytes and slots of one segment with an allocator of its own.
 #[derive(Debug)]
 pub(super) struct SegmentSpace {
     allocator: RegionAllocator,
@@ -22,13 +250,10 @@ pub(super) struct SegmentSpace {
 }
 
 impl SegmentSpace {
-    pub(super) fn new(spec: &SegmentSpec) -> Result<Self, MountError> {
-        if spec.slots == 0 {
-            return Err(MountError::NoSlots);
-        }
+    fn new(spec: &SegmentSpec) -> Result<Self, MountError> {
         let config = AllocatorConfig {
             capacity_bytes: spec.len_bytes,
-            alignment_bytes: spec.alignment_bytes,
+            alignment_bytes: ALIGNMENT_BYTES_MIN,
             classes: Classes::Tight,
         };
         Ok(Self {
@@ -36,37 +261,13 @@ impl SegmentSpace {
             slots: SlotList::new(spec.slots),
         })
     }
-
-    pub(super) fn slots(&self) -> &SlotList {
-        &self.slots
-    }
-
-    pub(super) fn allocator(&self) -> &RegionAllocator {
-        &self.allocator
-    }
-
-    /// Gives bytes and slot back, which were taken from this segment and describe nothing any more.
-    pub(super) fn give_back(&mut self, taken: Taken) {
-        self.slots.give_back(taken.slot);
-        self.allocator
-            .free(taken.region)
-            .expect("the region came from this allocator");
-    }
-
-    /// Panics if allocator and account do not agree. O(n): for tests.
-    pub(super) fn check_invariants(&self) {
-        self.allocator.check_invariants();
-    }
 }
 
 impl FitEntry for SegmentSpace {
     type Region = Taken;
 
     fn space(&self) -> Space {
-        Space {
-            free_bytes: self.allocator.free_bytes(),
-            capacity_bytes: self.allocator.capacity_bytes(),
-        }
+        self.allocator.space()
     }
 
     /// 0 without a free slot: then no request is served, whatever is free.

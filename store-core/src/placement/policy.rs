@@ -68,7 +68,8 @@ pub enum Fallback {
     FitAware,
     /// No sample and no scan: after the preferred entries, the entry that the pool's own order of hints names as the tightest.
     ///
-    /// Fails only if no entry fits. It packs: which of many entries is emptiest does not matter where one owner has them all.
+    /// Fails only if no entry fits. It packs: which of many entries is emptiest does not matter where one owner has them all. A node does not keep
+    /// entries for it, but the free regions of all its segments under one index.
     #[default]
     Indexed,
 }

@@ -45,7 +45,7 @@ fn operations(capacity_bytes: u64) -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn configurations() -> impl Strategy<Value = AllocatorConfig> {
-    let capacities = prop_oneof![Just(256 * KIB), Just(256 * KIB + 63), 4096..512 * KIB];
+    let capacities = prop_oneof![Just(256 * KIB), Just(256 * KIB + 63), 4096..512 * KIB, Just(64 << 20)];
     let alignments = prop_oneof![Just(64), Just(128), Just(4096)];
     let classes = prop_oneof![3 => Just(Classes::Tight), 1 => Just(Classes::Peer)];
     (capacities, alignments, classes).prop_map(|(capacity_bytes, alignment_bytes, classes)| AllocatorConfig {
@@ -174,6 +174,27 @@ fn an_exact_fit_in_the_boundary_class_is_preferred_to_a_larger_region() {
     });
     assert_eq!(allocator.allocate(100_031).unwrap().offset_bytes(), offset_bytes);
     walls.into_iter().for_each(|wall| allocator.free(wall).unwrap());
+    allocator.check_invariants();
+}
+
+#[test]
+fn a_long_request_leaves_no_rest_that_nothing_like_it_fits_into() {
+    const MIB: u64 = 1 << 20;
+    let mut allocator = RegionAllocator::new(tight(64 * MIB)).unwrap();
+    // Holes of 10 MiB and 16 MiB, and the end of the segment.
+    let regions = [10, 1, 16, 1].map(|len_mib| allocator.allocate(len_mib * MIB).unwrap());
+    let [small, _, large, _] = regions;
+    let (small_at, large_at) = (small.offset_bytes(), large.offset_bytes());
+    allocator.free(small).unwrap();
+    allocator.free(large).unwrap();
+    // 10 MiB would leave 2 MiB, 16 MiB hold another one.
+    let first = allocator.allocate(8 * MIB).unwrap();
+    assert_eq!(first.offset_bytes(), large_at);
+    let second = allocator.allocate(8 * MIB).unwrap();
+    assert_eq!(second.offset_bytes(), large_at + 8 * MIB);
+    // What is left is small enough, and what holds two is gone in the end.
+    let third = allocator.allocate(9 * MIB + MIB / 2).unwrap();
+    assert_eq!(third.offset_bytes(), small_at);
     allocator.check_invariants();
 }
 

@@ -1,5 +1,8 @@
 //! The naive model of the region allocator: a sorted vector of runs, searched from end to end.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use tenon_store_core::allocator::{AllocatorConfig, Classes, Run};
 
 /// What the model says that an allocation must do.
@@ -19,6 +22,9 @@ pub(crate) enum Expected {
 pub(crate) struct Model {
     config: AllocatorConfig,
     runs: Vec<Run>,
+    /// When the free run at an offset came to be as it is.
+    born: BTreeMap<u64, u64>,
+    clock: u64,
 }
 
 impl Model {
@@ -31,6 +37,30 @@ impl Model {
                 len_bytes,
                 is_free: true,
             }],
+            born: [(0, 0)].into(),
+            clock: 0,
+        }
+    }
+
+    /// Counts on from the clock of another model, so that their runs can be told apart by age.
+    pub(crate) fn set_clock(&mut self, clock: u64) {
+        self.clock = clock;
+    }
+
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// When the free run at `offset_bytes` came to be as it is.
+    pub(crate) fn born(&self, offset_bytes: u64) -> u64 {
+        self.born[&offset_bytes]
+    }
+
+    /// All free runs come to be anew, the lowest first.
+    pub(crate) fn renew(&mut self) {
+        for run in self.runs.iter().filter(|run| run.is_free) {
+            self.clock += 1;
+            self.born.insert(run.offset_bytes, self.clock);
         }
     }
 
@@ -60,14 +90,26 @@ impl Model {
                 if fits { Expected::Somewhere } else { Expected::NoFit }
             }
             _ => {
-                let fitting = self
-                    .runs
-                    .iter()
-                    .filter(|run| run.is_free && u128::from(run.len_bytes) >= occupied);
-                let tightest = fitting.min_by_key(|run| (run.len_bytes, run.offset_bytes));
-                tightest.map_or(Expected::NoFit, |run| Expected::At(run.offset_bytes))
+                let tightest = |occupied: u128| {
+                    let runs = self.runs.iter().filter(|run| run.is_free);
+                    runs.filter(|run| u128::from(run.len_bytes) >= occupied)
+                        .min_by_key(|run| (run.len_bytes, Reverse(self.born(run.offset_bytes))))
+                };
+                let leaves_much = |run: &&Run| self.leaves_much(run.len_bytes, occupied);
+                let roomier = tightest(occupied)
+                    .filter(leaves_much)
+                    .and_then(|_| tightest(2 * occupied));
+                let chosen = roomier.or_else(|| tightest(occupied));
+                chosen.map_or(Expected::NoFit, |run| Expected::At(run.offset_bytes))
             }
         }
+    }
+
+    /// Whether a request that occupies so much would rather not take a run of this length.
+    pub(crate) fn leaves_much(&self, run_bytes: u64, occupied_bytes: u128) -> bool {
+        let units = occupied_bytes / u128::from(self.config.alignment_bytes);
+        let rest_units = (u128::from(run_bytes) - occupied_bytes) / u128::from(self.config.alignment_bytes);
+        occupied_bytes >= 1 << 20 && rest_units > units / 10
     }
 
     /// Records a region. Panics unless it lies at the start of a free run.
@@ -88,7 +130,9 @@ impl Model {
             len_bytes,
             is_free: false,
         };
+        self.clock += 1;
         if run.len_bytes > len_bytes {
+            self.born.insert(offset_bytes + len_bytes, self.clock);
             let rest = Run {
                 offset_bytes: offset_bytes + len_bytes,
                 len_bytes: run.len_bytes - len_bytes,
@@ -114,6 +158,9 @@ impl Model {
             }
             merged
         });
+        self.clock += 1;
+        let merged = self.runs.iter().rfind(|run| run.offset_bytes <= offset_bytes);
+        self.born.insert(merged.expect("a run").offset_bytes, self.clock);
     }
 
     /// The largest size of the class that `len_bytes` lies in, one alignment unit below the next class.
@@ -129,7 +176,7 @@ impl Model {
         self.runs.iter().filter(|run| run.is_free).map(|run| run.len_bytes)
     }
 
-    fn occupied_bytes(&self, len_bytes: u64) -> u128 {
+    pub(crate) fn occupied_bytes(&self, len_bytes: u64) -> u128 {
         match self.config.classes {
             Classes::Peer => self.peer_ceil(len_bytes),
             _ => u128::from(len_bytes).next_multiple_of(u128::from(self.config.alignment_bytes)),

@@ -39,11 +39,7 @@ pub(crate) fn holder(segments: &[(u64, u32)]) -> (Holder<CheckedTable>, Vec<Chec
     });
     let tables: Vec<_> = segments.iter().map(|_| CheckedTable::default()).collect();
     for (&(len_bytes, slots), table) in segments.iter().zip(&tables) {
-        let spec = SegmentSpec {
-            len_bytes,
-            slots,
-            alignment_bytes: ALIGNMENT_BYTES,
-        };
+        let spec = SegmentSpec { len_bytes, slots };
         holder.mount(&spec, table.clone()).unwrap();
     }
     (holder, tables)

@@ -27,7 +27,6 @@ const RESERVATION_TTL_MS: u32 = 6_000;
 const SEGMENT: SegmentSpec = SegmentSpec {
     len_bytes: 1_536,
     slots: 12,
-    alignment_bytes: 64,
 };
 
 /// The table beside the segment, as readers see it.
