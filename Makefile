@@ -11,6 +11,8 @@ PORT ?= 7600
 SEEDS ?= 1..5000
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
+# The trace that `make evidence` replays; a generated one without it.
+TRACE ?=
 
 .PHONY: help setup setup-test run test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control bench-rdma evidence deny build clean-run
 
@@ -73,8 +75,8 @@ bench-control: build ## What finding objects costs: calls, a holder's death, a h
 bench-rdma: build ## Put, get and the engine over RDMA, beside perftest, in a machine of their own; TENON_RDMA=native TENON_RDMA_DEVICES=…: on this host's devices
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_rdma -- $(ARGS)
 
-evidence: ## The experiments about placement, each with what it expected; ARGS="--only X1,X10"; without --quick it renews docs/evidence
-	$(CARGO) run --locked --release -p tenon-benches --bin evidence -- $(ARGS)
+evidence: build ## The experiments about placement, each with what it expected; ARGS="--only X1,X10"; TRACE=file: what X7 replays; without --quick it renews docs/evidence
+	$(CARGO) run --locked --release -p tenon-benches --bin evidence -- $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 deny: ## Licences and advisories of the dependencies (installs cargo-deny if it is missing, which takes minutes)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

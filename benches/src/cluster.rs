@@ -40,6 +40,19 @@ pub struct Site {
     pub rdma_device: Option<String>,
 }
 
+/// What a node is like.
+#[derive(Clone, Debug)]
+pub struct NodeSpec {
+    /// Each of its segments.
+    pub segment: Segment,
+    /// How many of them.
+    pub segments: usize,
+    /// Where it is.
+    pub site: Site,
+    /// More of its configuration.
+    pub more_config: String,
+}
+
 /// A node, and its process, which is killed when this is dropped.
 #[derive(Debug)]
 struct Node {
@@ -95,16 +108,27 @@ impl Cluster {
 
     /// Starts nodes with a segment each at these sites.
     pub fn start_at(plans: &[(Segment, Site)]) -> Result<Self> {
+        let of_one = |(segment, site): &(Segment, Site)| NodeSpec {
+            segment: *segment,
+            segments: 1,
+            site: site.clone(),
+            more_config: String::new(),
+        };
+        Self::start_nodes(&plans.iter().map(of_one).collect::<Vec<_>>())
+    }
+
+    /// Starts these nodes.
+    pub fn start_nodes(specs: &[NodeSpec]) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("tenon-bench-").tempdir()?;
         write_private(&secret_file(&dir), SECRET)?;
-        let prepared = |(at, (_, site)): (usize, &(Segment, Site))| prepare(&dir, &format!("node-{at}"), site);
-        let nodes = plans.iter().enumerate().map(prepared);
+        let prepared = |(at, spec): (usize, &NodeSpec)| prepare(&dir, &format!("node-{at}"), &spec.site);
+        let nodes = specs.iter().enumerate().map(prepared);
         let mut cluster = Self {
             nodes: nodes.collect::<Result<_>>()?,
             dir,
         };
-        for (node, (segment, site)) in cluster.nodes.iter().zip(plans) {
-            std::fs::write(node.dir.join("tenond.toml"), cluster.config(node, segment, site)?)?;
+        for (node, spec) in cluster.nodes.iter().zip(specs) {
+            std::fs::write(node.dir.join("tenond.toml"), cluster.config(node, spec)?)?;
         }
         for node in &mut cluster.nodes {
             node.launch()?;
@@ -221,7 +245,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn config(&self, node: &Node, segment: &Segment, site: &Site) -> Result<String> {
+    fn config(&self, node: &Node, spec: &NodeSpec) -> Result<String> {
         let mut text = format!(
             "[node]\nstate_dir = {:?}\n\n[cluster]\nname = {CLUSTER_NAME:?}\nsecret_file = {:?}\nview = \"static\"\n",
             node.dir.join("state"),
@@ -232,17 +256,20 @@ impl Cluster {
         }
         write!(
             text,
-            "\n[listen]\nhttp = \"{}\"\nlink = \"{}\"\nunix = \"off\"\n\n[[segments]]\nsize = {}\n",
-            node.http, node.link, segment.bytes
+            "\n[listen]\nhttp = \"{}\"\nlink = \"{}\"\nunix = \"off\"\n",
+            node.http, node.link
         )?;
-        if let Some(slots) = segment.slots {
-            writeln!(text, "slots = {slots}")?;
+        for _ in 0..spec.segments {
+            write!(text, "\n[[segments]]\nsize = {}\n", spec.segment.bytes)?;
+            if let Some(slots) = spec.segment.slots {
+                writeln!(text, "slots = {slots}")?;
+            }
         }
-        match &site.rdma_device {
+        match &spec.site.rdma_device {
             Some(device) => write!(text, "\n[rdma]\npolicy = \"require\"\ndevices = [{device:?}]\n")?,
             None => text.push_str("\n[rdma]\npolicy = \"forbid\"\n"),
         }
-        Ok(text)
+        Ok(text + &spec.more_config)
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use tenon_benches::evidence::{EXPERIMENTS, Effort, machine, record};
+use tenon_benches::evidence::{Conditions, EXPERIMENTS, Effort, machine, record};
 use tenon_benches::report::Report;
 
 /// Runs experiments about placement; the last line is `RESULT` and a JSON object.
@@ -21,6 +21,9 @@ struct Arguments {
     /// Only these, such as `X1,X10`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// The trace that X7 replays, lines of JSON, packed by gzip or not; without it a generated look-alike.
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// Where records go instead.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -35,6 +38,10 @@ fn main() -> Result<()> {
         );
     }
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    let conditions = Conditions {
+        effort,
+        trace: arguments.trace,
+    };
     let raw = PathBuf::from("target/evidence");
     let out = (arguments.out).unwrap_or_else(|| effort.pick(raw.join("quick"), PathBuf::from("docs/evidence")));
     let mut report = Report::new("evidence");
@@ -45,7 +52,7 @@ fn main() -> Result<()> {
         };
         println!("{} {}\n  gate: {}", experiment.id, experiment.title, experiment.gate);
         let machine = machine::describe();
-        let findings = run(effort)?;
+        let findings = run(&conditions)?;
         record::write(
             experiment,
             &findings,

@@ -31,12 +31,12 @@ pub(super) struct Held {
 }
 
 impl Cluster {
-    /// Empty nodes. [`Way::Packed`] and [`Way::Indexed`] choose nodes by their hints; the other ways see all segments at
+    /// Empty nodes. [`Way::Default`] and [`Way::Indexed`] choose nodes by their hints; the other ways see all segments at
     /// once.
     #[must_use]
     pub(super) fn new(way: Way, nodes: usize, segments_per_node: usize, segment_bytes: u64, seed: u64) -> Self {
         match way {
-            Way::Packed | Way::Indexed => {
+            Way::Default | Way::Indexed => {
                 let new_node = || Space::new(way, &vec![segment_bytes; segments_per_node]);
                 let spaces = (0..nodes).map(|_| new_node()).collect();
                 Self::Nodes(Box::new(Nodes::new(spaces, seed)))
@@ -82,7 +82,7 @@ impl Cluster {
 }
 
 /// The segments of one node.
-enum Space {
+pub(super) enum Space {
     /// Under one index of regions.
     Packed(PackedSegments),
     /// Each with an allocator of its own, in the order of their hints.
@@ -93,9 +93,10 @@ enum Space {
 }
 
 impl Space {
-    fn new(way: Way, segments_bytes: &[u64]) -> Self {
+    /// Empty ones.
+    pub(super) fn new(way: Way, segments_bytes: &[u64]) -> Self {
         match way {
-            Way::Packed => Self::Packed(subject::Packed::new(segments_bytes).0),
+            Way::Default => Self::Packed(subject::Packed::new(segments_bytes).0),
             _ => Self::Indexed {
                 pool: IndexedPool::new(subject::segments(segments_bytes)),
                 capacity_bytes: segments_bytes.iter().sum(),
@@ -147,22 +148,40 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    fn new(nodes: Vec<Space>, seed: u64) -> Self {
+    /// Nodes that know each other's hints.
+    pub(super) fn new(nodes: Vec<Space>, seed: u64) -> Self {
         let policy = NodePolicy {
             affinity: Affinity::Spread,
             ..NodePolicy::default()
         };
         let mut cluster = Self {
-            versions: vec![0; nodes.len()],
-            nodes,
+            versions: Vec::new(),
+            nodes: Vec::new(),
             table: NodeTable::new(policy).expect("a valid policy"),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
-        for node in 0..cluster.nodes.len() {
-            cluster.table.add();
-            cluster.tell(node);
+        for node in nodes {
+            cluster.join(node);
         }
         cluster
+    }
+
+    /// A node comes to the others, which know its hint. Answers its position.
+    pub(super) fn join(&mut self, node: Space) -> usize {
+        self.nodes.push(node);
+        self.versions.push(0);
+        self.table.add();
+        self.tell(self.nodes.len() - 1);
+        self.nodes.len() - 1
+    }
+
+    /// How much of each node is used.
+    pub(super) fn used_fractions(&self) -> Vec<f64> {
+        let used = |space: &Space| {
+            let (capacity_bytes, free_bytes, _) = space.room();
+            1.0 - free_bytes as f64 / capacity_bytes as f64
+        };
+        self.nodes.iter().map(used).collect()
     }
 
     fn hint(&mut self, node: usize) -> NodeHint {
@@ -181,7 +200,8 @@ impl Nodes {
         self.table.hear(NodeIndex(node), hint);
     }
 
-    fn put(&mut self, len_bytes: u64) -> Option<Held> {
+    /// Puts an object.
+    pub(super) fn put(&mut self, len_bytes: u64) -> Option<Held> {
         let mut plan = NodePlan::new(&[PlanItem { len_bytes, replicas: 1 }]).expect("a valid item");
         let mut objects: Vec<(usize, Object)> = Vec::new();
         let mut actions = std::collections::VecDeque::from(plan.start(&mut self.table, &mut self.rng));

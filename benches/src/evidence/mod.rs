@@ -13,12 +13,20 @@ pub mod stats;
 pub mod subject;
 
 mod cluster;
+mod eviction;
+mod store;
 mod x1;
 mod x10;
+mod x3;
 mod x6;
 mod x6_cases;
+mod x7;
+mod x7_trace;
 mod x8;
+mod x8_level;
 mod x8_mixes;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 
@@ -42,6 +50,15 @@ impl Effort {
             Self::Full => full,
         }
     }
+}
+
+/// What an experiment is run with.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// How much is measured.
+    pub effort: Effort,
+    /// The trace to replay; a generated one if not given.
+    pub trace: Option<PathBuf>,
 }
 
 /// What kind of knowledge an experiment gives.
@@ -85,30 +102,18 @@ pub struct Experiment {
     /// What was published about the same question.
     pub published: &'static str,
     /// Runs it; nothing for a planned one.
-    pub run: Option<fn(Effort) -> Result<Findings>>,
+    pub run: Option<fn(&Conditions) -> Result<Findings>>,
 }
 
 /// All experiments in the order of their ids.
 pub const EXPERIMENTS: [Experiment; 10] = [
     x1::X1,
     x1::X2,
-    planned(
-        "X3",
-        "Two sizes through the real store: large objects after every second small one was removed",
-        "raw rate +10.3 %, P99 −15.9 %, large-object success −2.7 points, 0 recoveries",
-    ),
-    planned(
-        "X4",
-        "128 segments at the capacity edge of one node",
-        "118 activations, 9,433 credits, 3 recoveries",
-    ),
-    planned(
-        "X5",
-        "One size on 128 segments of one node",
-        "no difference; RSS interval crosses 0",
-    ),
+    x3::X3,
+    x3::X4,
+    x3::X5,
     x6::X6,
-    planned("X7", "Replay of a trace", "infinite-cache hit ratio 36.6 %"),
+    x7::X7,
     x8::X8,
     planned("X9", "A holder is killed", "2.35 s until its capacity is usable"),
     x10::X10,

@@ -46,6 +46,8 @@ pub struct Findings {
     pub verdicts: Vec<Verdict>,
     /// Plots by file name.
     pub plots: Vec<(String, String)>,
+    /// What the metrics of a store were at its end, by file name.
+    pub snapshots: Vec<(String, String)>,
     /// Raw samples by case and metric.
     pub raw: Vec<(String, &'static str, Vec<f64>)>,
     /// What a reader must know.
@@ -120,6 +122,9 @@ pub fn write(experiment: &Experiment, findings: &Findings, machine: &Value, dir:
     put(&dir.join("summary.csv"), &csv(findings))?;
     for (name, svg) in &findings.plots {
         put(&dir.join(name), svg)?;
+    }
+    for (name, text) in &findings.snapshots {
+        put(&dir.join(name), text)?;
     }
     put(&raw_dir.join("samples.csv"), &raw_csv(findings))
 }
@@ -208,6 +213,9 @@ fn markdown(experiment: &Experiment, findings: &Findings, machine: &Value) -> St
     }
     for (name, _) in &findings.plots {
         let _ = write!(text, "\n![{name}]({name})\n");
+    }
+    for (name, _) in &findings.snapshots {
+        let _ = writeln!(text, "\n[{name}]({name})");
     }
     let _ = write!(
         text,

@@ -12,10 +12,10 @@ use tenon_store_core::placement::{
 pub enum Way {
     /// A policy over segments each of which has an allocator of its own.
     Policy(Policy),
-    /// The indexed fallback over such segments, whose hints are kept in order.
+    /// The indexed fallback over such segments, whose hints are kept in order: what a pool of entries does.
     Indexed,
-    /// All segments under one index of regions.
-    Packed,
+    /// What a node does by default: all segments under one index of regions.
+    Default,
 }
 
 const fn of(strategy: Strategy, fallback: Fallback) -> Way {
@@ -47,7 +47,7 @@ impl Way {
             Self::RETRY_CONTROL => "retry_control",
             Self::BEST_FIT => "best_fit",
             Self::Indexed => "indexed",
-            Self::Packed => "packed",
+            Self::Default => "default",
             Self::Policy(_) => "other",
         }
     }
@@ -77,7 +77,7 @@ pub fn new(way: Way, capacities_bytes: &[u64], seed: u64) -> Box<dyn Subject> {
     match way {
         Way::Policy(policy) => of_segments(policy, segments(capacities_bytes), seed),
         Way::Indexed => of_segments(INDEXED, segments(capacities_bytes), seed),
-        Way::Packed => Box::new(Packed::new(capacities_bytes)),
+        Way::Default => Box::new(Packed::new(capacities_bytes)),
     }
 }
 

@@ -11,13 +11,13 @@ use serde_json::json;
 use super::record::Findings;
 use super::stats::Interval;
 use super::subject::{self, Subject, Way};
-use super::{Effort, Experiment, Label, machine, plot};
+use super::{Conditions, Effort, Experiment, Label, machine, plot};
 use crate::report::Samples;
 
 const LEN_BYTES: u64 = 4096;
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEED: u64 = 256;
-const WAYS: [Way; 4] = [Way::BLIND, Way::FIT_AWARE, Way::Indexed, Way::Packed];
+const WAYS: [Way; 4] = [Way::BLIND, Way::FIT_AWARE, Way::Indexed, Way::Default];
 
 pub(super) const X1: Experiment = Experiment {
     id: "X1",
@@ -98,7 +98,7 @@ fn subject(way: Way, entries: usize, geometry: Geometry) -> Box<dyn Subject> {
     let policy = match way {
         Way::Policy(policy) => policy,
         Way::Indexed => subject::INDEXED,
-        Way::Packed => return packed(entries, geometry, fitting),
+        Way::Default => return packed(entries, geometry, fitting),
     };
     let mut segments = subject::segments(&vec![SEGMENT_BYTES; entries]);
     for (number, segment) in segments.iter_mut().enumerate() {
@@ -212,7 +212,7 @@ fn measure(findings: &mut Findings, prefix: &str, entries: usize, geometry: Geom
     }
 }
 
-fn run_x1(effort: Effort) -> Result<Findings> {
+fn run_x1(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
     let rounds = rounds(effort, 256);
     let mut findings = Findings::new(json!({
         "segment_bytes": SEGMENT_BYTES, "len_bytes": LEN_BYTES, "pairs": rounds.pairs, "requests_per_pair_at_256": rounds.requests,
@@ -258,7 +258,7 @@ fn judge_x1(findings: &mut Findings, effort: Effort, prefixes: [&str; 4]) {
         let text = format!("{way} at 256: {:.3} % for {:.2} %", success * 100.0, expected * 100.0);
         findings.judge((success - expected).abs() <= tolerance, text);
     }
-    for way in ["indexed", "packed"] {
+    for way in ["indexed", "default"] {
         for prefix in prefixes {
             let case = format!("{prefix}/{way}");
             let value = |metric| findings.value(&case, metric);
@@ -274,7 +274,7 @@ fn judge_x1(findings: &mut Findings, effort: Effort, prefixes: [&str; 4]) {
     }
 }
 
-fn run_x2(effort: Effort) -> Result<Findings> {
+fn run_x2(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
     let rounds = rounds(effort, 64);
     let mut findings = Findings::new(json!({
         "segment_bytes": SEGMENT_BYTES, "len_bytes": LEN_BYTES, "entries": 64, "pairs": rounds.pairs,

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::record::Findings;
 use super::subject::{self, Subject, Way};
 use super::x6_cases::{self as cases, LifeCycle, Release};
-use super::{Effort, Experiment, Label, plot};
+use super::{Conditions, Experiment, Label, plot};
 
 const SEGMENTS: usize = 16;
 const SEED: u64 = 6;
@@ -19,7 +19,7 @@ const WAYS: [Way; 7] = [
     Way::RETRY_CONTROL,
     Way::BEST_FIT,
     Way::Indexed,
-    Way::Packed,
+    Way::Default,
 ];
 
 pub(super) const X6: Experiment = Experiment {
@@ -28,7 +28,7 @@ pub(super) const X6: Experiment = Experiment {
     label: Label::Diagnostic,
     hypothesis: "Fragmentation is driven by the largest object's share of a segment; packing keeps large regions \
      whole, spreading cuts all of them.",
-    gate: "the default (packed) and indexed: no failure while a free region of the node holds the request; packed \
+    gate: "default and indexed: no failure while a free region of the node holds the request; default \
      places at least as many large objects \
            as any other way, over all combinations",
     exit_rule: "a way that fails avoidably is not the default",
@@ -111,7 +111,7 @@ fn live(case: &LifeCycle, way: Way) -> Tally {
     tally
 }
 
-fn run(effort: Effort) -> Result<Findings> {
+fn run(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
     let every = effort.pick(25, 1);
     let releases: Vec<_> = cases::releases().into_iter().step_by(every).collect();
     let cycles: Vec<_> = cases::life_cycles().into_iter().step_by(every).collect();
@@ -166,7 +166,7 @@ fn note(findings: &mut Findings, part: &str, way: Way, tally: Tally) {
 
 fn judge(findings: &mut Findings) {
     for part in ["releases", "life cycles"] {
-        for way in ["indexed", "packed"] {
+        for way in ["indexed", "default"] {
             let case = format!("X6/{part}/{way}");
             let (requests, avoidable) = (
                 findings.value(&case, "requests"),
@@ -179,12 +179,12 @@ fn judge(findings: &mut Findings) {
         }
         let failed = |way: Way| findings.value(&format!("X6/{part}/{}", way.name()), "failed");
         let (packed, least) = (
-            failed(Way::Packed),
+            failed(Way::Default),
             WAYS.map(failed).into_iter().fold(f64::INFINITY, f64::min),
         );
         findings.judge(
             packed <= least,
-            format!("{part}: packed fails {packed} times, the best way {least} times"),
+            format!("{part}: default fails {packed} times, the best way {least} times"),
         );
     }
 }

@@ -1,0 +1,167 @@
+//! Orders of eviction over numbered objects, for experiments without a store.
+
+/// Which object goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Eviction {
+    /// None ever goes.
+    Off,
+    /// The one that came first.
+    Fifo,
+    /// The one that was asked for least recently.
+    Lru,
+    /// The oldest that was not asked for since a hand last passed it.
+    Sieve,
+}
+
+impl Eviction {
+    pub(super) const ALL: [Self; 4] = [Self::Off, Self::Fifo, Self::Lru, Self::Sieve];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Fifo => "fifo",
+            Self::Lru => "lru",
+            Self::Sieve => "sieve",
+        }
+    }
+}
+
+const NONE: usize = usize::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    newer: usize,
+    older: usize,
+    is_visited: bool,
+}
+
+/// Objects in the order in which they came, or were last asked for.
+#[derive(Debug)]
+pub(super) struct Queue {
+    eviction: Eviction,
+    links: Vec<Links>,
+    newest: usize,
+    oldest: usize,
+    /// Where the hand of [`Eviction::Sieve`] stands.
+    hand: usize,
+}
+
+impl Queue {
+    /// No objects yet, of which the numbers are below `numbers`.
+    pub(super) fn new(eviction: Eviction, numbers: usize) -> Self {
+        let none = Links {
+            newer: NONE,
+            older: NONE,
+            is_visited: false,
+        };
+        Self {
+            eviction,
+            links: vec![none; numbers],
+            newest: NONE,
+            oldest: NONE,
+            hand: NONE,
+        }
+    }
+
+    /// An object has come.
+    pub(super) fn insert(&mut self, number: usize) {
+        self.links[number] = Links {
+            newer: NONE,
+            older: self.newest,
+            is_visited: false,
+        };
+        match self.newest {
+            NONE => self.oldest = number,
+            newest => self.links[newest].newer = number,
+        }
+        self.newest = number;
+    }
+
+    /// An object was asked for.
+    pub(super) fn visit(&mut self, number: usize) {
+        match self.eviction {
+            Eviction::Lru => {
+                self.remove(number);
+                self.insert(number);
+            }
+            Eviction::Sieve => self.links[number].is_visited = true,
+            Eviction::Off | Eviction::Fifo => {}
+        }
+    }
+
+    /// Takes out the object that is to go, if one is.
+    pub(super) fn evict(&mut self) -> Option<usize> {
+        let victim = match self.eviction {
+            Eviction::Off => return None,
+            Eviction::Fifo | Eviction::Lru => self.oldest,
+            Eviction::Sieve => self.sieved(),
+        };
+        if victim == NONE {
+            return None;
+        }
+        self.remove(victim);
+        Some(victim)
+    }
+
+    fn sieved(&mut self) -> usize {
+        let mut hand = if self.hand == NONE { self.oldest } else { self.hand };
+        while hand != NONE && self.links[hand].is_visited {
+            self.links[hand].is_visited = false;
+            hand = match self.links[hand].newer {
+                NONE => self.oldest,
+                newer => newer,
+            };
+        }
+        if hand != NONE {
+            self.hand = self.links[hand].newer;
+        }
+        hand
+    }
+
+    fn remove(&mut self, number: usize) {
+        let Links { newer, older, .. } = self.links[number];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.links[newer].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.links[older].newer = newer,
+        }
+        if self.hand == number {
+            self.hand = newer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Objects 0 to 3 come, 0 and 2 are asked for: who goes, one after the other?
+    fn gone(eviction: Eviction) -> Vec<usize> {
+        let mut queue = Queue::new(eviction, 4);
+        (0..4).for_each(|number| queue.insert(number));
+        [0, 2].into_iter().for_each(|number| queue.visit(number));
+        std::iter::from_fn(|| queue.evict()).collect()
+    }
+
+    #[test]
+    fn each_order_lets_its_own_go_first() {
+        assert!(gone(Eviction::Off).is_empty());
+        assert_eq!(gone(Eviction::Fifo), [0, 1, 2, 3]);
+        assert_eq!(gone(Eviction::Lru), [1, 3, 0, 2]);
+        assert_eq!(gone(Eviction::Sieve), [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn what_was_evicted_may_come_again() {
+        let mut queue = Queue::new(Eviction::Sieve, 2);
+        queue.insert(0);
+        assert_eq!((queue.evict(), queue.evict()), (Some(0), None));
+        queue.insert(1);
+        queue.insert(0);
+        queue.visit(1);
+        assert_eq!((queue.evict(), queue.evict(), queue.evict()), (Some(0), Some(1), None));
+    }
+}
