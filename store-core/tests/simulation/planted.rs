@@ -26,14 +26,14 @@ fn find(bug: Bug, seeds: Seeds) -> Option<Seed> {
 /// the others may.
 const FOUND: [(Bug, &str); 10] = [
     (Bug::SealsUnaccepted, "links:1..20"),
-    (Bug::MissesUnsettled, "halts:35..100"),
-    (Bug::SecondDecides, "echoes:16..100"),
-    (Bug::SecondDecidesLate, "echoes:156..300"),
-    (Bug::KeepsEarlierLives, "lives:6..100"),
-    (Bug::LowerEpochWins, "links:79..200"),
-    (Bug::DoubtDoesNotAsk, "links:2..20"),
-    (Bug::PauseUnnoticed, "halts:73..200"),
-    (Bug::RemovesWhatCameLater, "echoes:89..200"),
+    (Bug::MissesUnsettled, "halts:56..110"),
+    (Bug::SecondDecides, "echoes:482..600"),
+    (Bug::SecondDecidesLate, "echoes:21..300"),
+    (Bug::KeepsEarlierLives, "lives:63..160"),
+    (Bug::LowerEpochWins, "links:141..250"),
+    (Bug::DoubtDoesNotAsk, "links:1..20"),
+    (Bug::PauseUnnoticed, "halts:56..200"),
+    (Bug::RemovesWhatCameLater, "echoes:42..200"),
     (Bug::SecondIsNotTold, "links:1..20"),
 ];
 
