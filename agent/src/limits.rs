@@ -115,7 +115,8 @@ pub const PUBLISH_PAUSE_MIN: Duration = Duration::from_millis(250);
 pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most objects of which one home is still to be told.
 pub const PUBLISHED_KEYS_MAX: usize = 1 << 16;
-/// A page of what a member is told ends once it has so many keys: it keeps a processor for less than a millisecond.
+/// A page of what a member is told ends once it has so many keys: small ones often keep a processor for less time in one go
+/// than large ones rarely.
 pub const PAGE_KEYS_ENOUGH: usize = PAGE_KEYS_MAX / 2;
 /// Most steps of a page: it ends then, though few keys were told.
 pub const PAGE_STEPS_MAX: usize = 64;

@@ -116,6 +116,8 @@ pub const VERBS_TIMEOUT_EXPONENT_MAX: u8 = 20;
 pub const VERBS_QUEUE_PAIRS_MAX: u32 = 128;
 /// How often it is looked whether devices in use are still listed: whoever removes one waits for so long.
 pub const VERBS_LOOK_PERIOD: Duration = Duration::from_secs(3);
+/// How often it is looked whether a device that is gone is still in use.
+pub const VERBS_LET_GO_PERIOD: Duration = Duration::from_millis(100);
 /// A path that was used more lately than this is not closed to make room for another: else more peers than there is room
 /// for would do nothing but connect.
 pub const VERBS_IDLE_MIN: Duration = Duration::from_secs(1);
@@ -123,6 +125,8 @@ pub const VERBS_IDLE_MIN: Duration = Duration::from_secs(1);
 pub const VERBS_IDLE_LONG: Duration = Duration::from_secs(60);
 /// Time that peers have for closing paths, when a queue pair is wanted and there is no room.
 pub const VERBS_ROOM_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it is looked meanwhile whether there is room.
+pub const VERBS_ROOM_POLL: Duration = Duration::from_millis(25);
 /// A peer listens for so long to whether it is to close paths, and then listens anew.
 pub const VERBS_LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Before it listens again to a peer that gave no answer.

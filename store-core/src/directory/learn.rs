@@ -29,19 +29,12 @@ impl Directory {
         let Some(to) = partner.filter(|partner| self.members.is_seen(*partner)) else {
             return self.wait_for_more(key, job);
         };
-        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
-        let question = self.new_question(deadline, Purpose::Step { key });
         let event = HomeEvent {
             key_hash: key,
             homes: job.asker.homes,
             kind: HomeEventKind::Recall,
         };
-        self.actions.push(Action::AskPartner {
-            question,
-            to,
-            deadline,
-            event,
-        });
+        self.ask_partner(to, Purpose::Step { key }, event);
         self.wait(key, job.asker, Step::Recall(job.kind));
     }
 
@@ -111,19 +104,24 @@ impl Directory {
             member.retold_key = Some(key);
         });
         let (entry, ends_after) = self.share_of(key, untold);
-        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
         let purpose = Purpose::Retell(Retold {
             partner: to,
             key,
             stamp: untold.stamp,
             ends_after,
         });
-        let question = self.new_question(deadline, purpose);
         let event = HomeEvent {
             key_hash: key,
             homes: untold.homes,
             kind: HomeEventKind::Share(entry),
         };
+        self.ask_partner(to, purpose, event);
+    }
+
+    /// Asks the other home of a key, and goes on with the purpose when it answers or does not.
+    pub(super) fn ask_partner(&mut self, to: NodeId, purpose: Purpose, event: HomeEvent) {
+        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
+        let question = self.new_question(deadline, purpose);
         self.actions.push(Action::AskPartner {
             question,
             to,

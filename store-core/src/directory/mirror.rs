@@ -3,8 +3,8 @@
 use super::entry::{Object, Pending};
 use super::members::Untold;
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
-use super::{Action, Answer, Directory};
-use crate::limits::{DIRECTORY_QUESTION_MS, PENDING_CHECK_MS};
+use super::{Answer, Directory};
+use crate::limits::PENDING_CHECK_MS;
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, PutId, Version};
@@ -24,19 +24,12 @@ impl Directory {
             return self.mirrored(key, asker, decision, Mirrored::Told);
         }
         let entry = self.known_with(key, &decision);
-        let deadline = self.now.after_ms(DIRECTORY_QUESTION_MS);
-        let question = self.new_question(deadline, Purpose::Step { key });
         let event = HomeEvent {
             key_hash: key,
             homes: asker.homes,
             kind: HomeEventKind::Mirror(entry),
         };
-        self.actions.push(Action::AskPartner {
-            question,
-            to,
-            deadline,
-            event,
-        });
+        self.ask_partner(to, Purpose::Step { key }, event);
         self.wait(key, asker, Step::Mirror(decision));
     }
 

@@ -8,7 +8,8 @@
 //!
 //! *Reads* are one-sided: the peer's processor takes no part, so nothing is held there and no stamp comes back
 //! ([`Connection::guards_reads`](crate::Connection::guards_reads) is false). *Writes* are pulled: the initiator offers its
-//! bytes, readable for that time and range, and the owner reads them. Nobody has the right to write to an owner.
+//! bytes, and the owner reads them: memory that this process has registered is readable as a whole while it is, other memory
+//! for that time and range. Nobody has the right to write to an owner.
 //!
 //! Beside the queue pairs there is a link ([`Channel::Rdma`](crate::link::Channel)), which authenticates the peer; over it
 //! queue pairs are connected, keys resolved and bytes offered. When it ends, the paths do.

@@ -206,7 +206,7 @@ pub(super) struct Paths {
     is_initiator: bool,
     state: watch::Sender<State>,
     /// Paths that were lost, since the beginning.
-    lost: Mutex<u64>,
+    lost: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -252,7 +252,7 @@ impl Paths {
         Self {
             is_initiator,
             state: watch::Sender::new(State::default()),
-            lost: Mutex::new(0),
+            lost: AtomicU64::new(0),
         }
     }
 
@@ -305,7 +305,7 @@ impl Paths {
             state.up.len() != before
         });
         if removed {
-            *self.lost.lock() += 1;
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -402,7 +402,7 @@ impl Paths {
 
     /// How many were lost so far.
     pub(super) fn lost(&self) -> u64 {
-        *self.lost.lock()
+        self.lost.load(Ordering::Relaxed)
     }
 }
 

@@ -12,15 +12,12 @@ use super::flight::Ticket;
 use super::pool::Pool;
 use super::rails::RailsOptions;
 use super::subnet::Subnet;
-use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_SEND_REQUESTS};
+use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_LET_GO_PERIOD, VERBS_SEND_REQUESTS};
 use crate::task::OwnedTask;
 use crate::verbs::{
     Access, Completion, CompletionChannel, CompletionQueue, Device, GidEntry, PortState, ProtectionDomain, QueuePair,
     QueuePairOptions, VerbsError, choose_gid,
 };
-
-/// How often it is looked whether a device that is gone is still in use.
-const LET_GO_PERIOD: Duration = Duration::from_millis(100);
 
 /// A port's address, and the network that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +161,7 @@ impl Opened {
 
     /// Keeps a device that is gone until nothing uses it any more, or for a bounded time, and then closes it.
     pub(super) async fn let_go(self: Arc<Self>) {
-        let rounds = VERBS_FLUSH_TIMEOUT.as_millis() / LET_GO_PERIOD.as_millis();
+        let rounds = VERBS_FLUSH_TIMEOUT.as_millis() / VERBS_LET_GO_PERIOD.as_millis();
         for _ in 0..rounds {
             if self.queue.free() == self.entries {
                 return;
@@ -174,7 +171,7 @@ impl Opened {
             if self.queue.poll(&mut found).is_ok() || !found.is_empty() {
                 deliver(found.drain(..));
             }
-            sleep(LET_GO_PERIOD).await;
+            sleep(VERBS_LET_GO_PERIOD).await;
         }
         tracing::error!(device = self.device.name(), "a device that is gone is still in use");
     }

@@ -33,34 +33,20 @@ pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
                 shared.tell_rested(rested).await;
                 continue;
             }
+            // A port that is active again is tried at once.
             _ = changes.changed() => {
                 failures = 0;
                 continue;
             }
-            missing = shared.paths.missing(&wanted) => missing,
+            missing = shared.due(&wanted, failures) => missing,
         };
         if shared.paths.closed().is_some() {
             return;
         }
-        let others: Vec<u8> = wanted.iter().copied().filter(|path| !missing.contains(path)).collect();
-        tokio::select! {
-            biased;
-            reason = shared.link.closed() => return shared.paths.close(&reason),
-            rested = shared.paths.rested() => {
-                shared.tell_rested(rested).await;
-                continue;
-            }
-            // A port that is active again is tried at once, and so is a path that is wanted or lost meanwhile.
-            _ = changes.changed() => {
-                failures = 0;
-                continue;
-            }
-            _ = shared.paths.missing(&others) => {
-                failures = 0;
-                continue;
-            }
-            () = sleep(shared.pause(failures)) => {}
-        }
+        let Some(missing) = missing else {
+            failures = 0;
+            continue;
+        };
         let reasons = shared
             .connect(&missing, any_subnet, Instant::now() + VERBS_CONNECT_TIMEOUT)
             .await;
@@ -112,6 +98,21 @@ impl Shared {
         match usable.is_empty() {
             true => (0..u8::try_from(self.rails.all().len().min(VERBS_PATHS_MAX)).unwrap_or(0)).collect(),
             false => usable,
+        }
+    }
+
+    /// Those of these paths that are to be connected, after the pause that so many failures cost; `None` if others are
+    /// wanted or lost meanwhile: all are tried at once then. Resolves at once when all is closed.
+    async fn due(&self, wanted: &[u8], failures: u32) -> Option<Vec<u8>> {
+        let missing = self.paths.missing(wanted).await;
+        if self.paths.closed().is_some() {
+            return None;
+        }
+        let others: Vec<u8> = wanted.iter().copied().filter(|path| !missing.contains(path)).collect();
+        tokio::select! {
+            biased;
+            _ = self.paths.missing(&others) => None,
+            () = sleep(self.pause(failures)) => Some(missing),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::exports::{Access as Granted, Exports, Wanted};
 use crate::ids::{RemoteKey, SessionId};
 use crate::limits::{
     VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
-    VERBS_PULL_GRACE, VERBS_ROOM_TIMEOUT,
+    VERBS_PULL_GRACE, VERBS_ROOM_POLL, VERBS_ROOM_TIMEOUT,
 };
 use crate::link::{BoxFuture, Service, Session};
 use crate::memory::{Memory, Slice};
@@ -125,6 +125,20 @@ impl Service for RdmaTarget {
     }
 }
 
+impl Connected {
+    /// Deregisters what is registered for this peer of some exports with some rails.
+    fn forget(&self, is_gone: impl Fn(RemoteKey, usize) -> bool) {
+        let mut lent = self.lent.lock();
+        let (gone, left) = std::mem::take(&mut *lent)
+            .into_iter()
+            .partition(|((key, rail), _)| is_gone(*key, *rail));
+        *lent = left;
+        drop(lent);
+        // Deregistering takes time: without the lock.
+        drop::<HashMap<_, _>>(gone);
+    }
+}
+
 /// Forgets what is registered with devices that are gone, as long as somebody uses the rails.
 async fn let_go(inner: Weak<Inner>, mut changes: watch::Receiver<u64>) {
     while changes.changed().await.is_ok() {
@@ -132,7 +146,7 @@ async fn let_go(inner: Weak<Inner>, mut changes: watch::Receiver<u64>) {
         let sessions: Vec<Arc<Connected>> = inner.sessions.lock().values().cloned().collect();
         for connected in sessions {
             let is_there = |rail: usize| inner.rails.all()[rail].opened().is_ok();
-            connected.lent.lock().retain(|(_, rail), _| is_there(*rail));
+            connected.forget(|_, rail| !is_there(rail));
         }
     }
 }
@@ -152,7 +166,7 @@ impl Inner {
         let Some(ask) = Ask::decode(request) else {
             return failed("the request cannot be understood");
         };
-        // A call may come late. Another session may be where its own was, so nothing is set up for it any more.
+        // A call may come after its link has ended. Nobody would end what is set up for it then.
         let Some(connected) = self.sessions.lock().get(&name_of(session)).cloned() else {
             return failed("the link has ended");
         };
@@ -238,7 +252,7 @@ impl Inner {
             self.ask_for_room(rail, idle);
             let until = Instant::now() + VERBS_ROOM_TIMEOUT;
             while is_full(&made) && Instant::now() < until {
-                sleep(VERBS_ROOM_TIMEOUT / 20).await;
+                sleep(VERBS_ROOM_POLL).await;
                 made = self.rails.queue_pair(rail);
             }
             if !is_full(&made) {
@@ -315,14 +329,7 @@ impl Inner {
     fn revoked(&self, key: RemoteKey) {
         let sessions: Vec<Arc<Connected>> = self.sessions.lock().values().cloned().collect();
         for connected in sessions {
-            let mut lent = connected.lent.lock();
-            let (gone, left) = std::mem::take(&mut *lent)
-                .into_iter()
-                .partition(|((of, _), _)| *of == key);
-            *lent = left;
-            drop(lent);
-            // Deregistering takes time: without the lock.
-            drop::<HashMap<_, _>>(gone);
+            connected.forget(|of, _| of == key);
         }
     }
 
