@@ -52,6 +52,8 @@ pub struct Findings {
     pub raw: Vec<(String, &'static str, Vec<f64>)>,
     /// What a reader must know.
     pub notes: Vec<String>,
+    /// What the command that repeats this needs beside the experiment's name; empty or with a space before it.
+    pub flags: &'static str,
 }
 
 impl Findings {
@@ -180,9 +182,10 @@ fn markdown(experiment: &Experiment, findings: &Findings, machine: &Value) -> St
         published,
         ..
     } = experiment;
+    let flags = findings.flags;
     let mut text = format!(
         "# {id}. {title}\n\nLabel: *{}*. Reproduce: `cargo run --release -p tenon-benches --bin evidence -- \
-         --only {id}`.\n\n\
+         --only {id}{flags}`.\n\n\
          ## Said before\n\n* **Hypothesis.** {hypothesis}\n* **Gate.** {gate}\n* **Exit rule.** {exit_rule}\n* \
          **Published.** {published}\n\n\
          ## Judged\n\n",

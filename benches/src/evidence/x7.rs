@@ -132,6 +132,9 @@ fn run(conditions: &Conditions) -> Result<Findings> {
         "source": trace.source, "requests": trace.requests.len(), "references": references, "distinct": distinct,
         "segment_bytes_max": SEGMENT_BYTES, "capacities_percent": CAPACITIES_PERCENT, "seed": SEED,
     }));
+    if conditions.trace.is_some() {
+        findings.flags = " --trace FILE";
+    }
     findings.row("X7/infinite", "hit_ratio", infinite, "1");
     let mut plotted = vec![("infinite".to_owned(), infinite)];
     for sizes in Sizes::ALL {
