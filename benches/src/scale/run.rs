@@ -14,6 +14,7 @@ use crate::control::memory::rss_bytes;
 use crate::control::program::{OBJECT_BYTES, Program};
 use crate::report::{Report, Samples};
 use crate::scale::load::{Call, Kind, LIES, Load, PRESENT};
+use crate::transfer::cpu::HostTicks;
 
 const NODES: usize = 5;
 const HOLDER: usize = 0;
@@ -39,20 +40,43 @@ pub struct Effort {
     pub dead: Duration,
 }
 
-/// The times that divide the measurement.
-struct Phases {
-    killed_at: Instant,
-    restarted_at: Instant,
-    settled_at: Instant,
+/// What divides the measurement.
+struct Mark {
+    at: Instant,
+    ticks: HostTicks,
 }
+
+impl Mark {
+    fn now() -> Result<Self> {
+        Ok(Self {
+            at: Instant::now(),
+            ticks: HostTicks::now()?,
+        })
+    }
+}
+
+/// The marks before, between and after the phases.
+struct Phases([Mark; 5]);
 
 impl Phases {
     const NAMES: [&str; 4] = ["before", "killed", "learning", "settled"];
 
     /// In which phase a call ended.
     fn of(&self, call: &Call) -> &'static str {
-        let starts = [self.killed_at, self.restarted_at, self.settled_at];
-        Self::NAMES[starts.iter().filter(|start| call.end > **start).count()]
+        let [_, starts @ .., _] = &self.0;
+        Self::NAMES[starts.iter().filter(|start| call.end > start.at).count()]
+    }
+
+    /// What a host that is not ours alone took away in each: a phase in which that is much can't be compared.
+    fn report_stolen(&self, report: &mut Report) {
+        for (name, marks) in Self::NAMES.iter().zip(self.0.windows(2)) {
+            let share = marks[1].ticks.stolen_share_since(marks[0].ticks);
+            println!(
+                "scale: {:.0} % of processor time stolen from phase {name}",
+                share * 100.0
+            );
+            report.push(&format!("scale/host/{name}"), "stolen_share", share, "1");
+        }
     }
 }
 
@@ -84,24 +108,10 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
     report.push("scale/process/holder", "bytes_per_key", at_holder, "B");
 
     let load = Load::start(&programs, effort.objects);
-    let measured_from = Instant::now() + Duration::from_millis(500);
-    sleep(effort.calm).await;
-    let killed_at = Instant::now();
-    cluster.kill(VICTIM);
-    sleep(effort.dead).await;
-    let restarted_at = Instant::now();
-    cluster.restart(VICTIM)?;
-    let learned = wait_settled(&cluster).await?;
-    let settled_at = Instant::now();
-    sleep(effort.calm).await;
+    let (phases, learned) = measure(&mut cluster, effort).await?;
     let mut calls = load.stop().await?;
-    calls.retain(|call| call.end > measured_from);
-    let phases = Phases {
-        killed_at,
-        restarted_at,
-        settled_at,
-    };
-    let settled_s = (settled_at - restarted_at).as_secs_f64();
+    calls.retain(|call| call.end > phases.0[0].at);
+    let settled_s = (phases.0[3].at - phases.0[2].at).as_secs_f64();
     println!(
         "scale: settled {settled_s:.2} s after its start, with {} entries of {keys}, from {} keys in pages",
         learned.keys, learned.learned_keys
@@ -115,6 +125,7 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
         learned.keys
     );
     print(&calls, &phases, report);
+    phases.report_stolen(report);
     let lies = calls
         .iter()
         .flat_map(|call| &call.wrong)
@@ -125,6 +136,23 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
         "{lies} answers were misses of what is there, hits of what is not, or other bytes"
     );
     Ok(())
+}
+
+/// Lets the home die and return while the load is on.
+async fn measure(cluster: &mut Cluster, effort: &Effort) -> Result<(Phases, IndexInfo)> {
+    sleep(Duration::from_millis(500)).await;
+    let from = Mark::now()?;
+    sleep(effort.calm).await;
+    let killed = Mark::now()?;
+    cluster.kill(VICTIM);
+    sleep(effort.dead).await;
+    let restarted = Mark::now()?;
+    cluster.restart(VICTIM)?;
+    let learned = wait_settled(cluster).await?;
+    let settled = Mark::now()?;
+    sleep(effort.calm).await;
+    let phases = Phases([from, killed, restarted, settled, Mark::now()?]);
+    Ok((phases, learned))
 }
 
 fn start(objects: u64) -> Result<Cluster> {

@@ -34,18 +34,43 @@ impl CpuClocks {
 /// done by nobody's process.
 pub fn used_by_host() -> Result<Duration> {
     let ticks_per_s = sysconf(SysconfVar::CLK_TCK)?.context("the length of a clock tick")?;
-    let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    let ticks = busy_ticks(&text).with_context(|| format!("no times of processors: {text}"))?;
+    let ticks = HostTicks::now()?.busy;
     Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_s as f64))
 }
 
-/// All that the first line of `/proc/stat` counts, but for idleness: user, nice, system, *idle, waiting for disks*, interrupts, the kernel's own,
-/// stolen; what follows is counted in these already.
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let ticks: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
-    let busy = ticks.get(..8)?;
-    Some(busy.iter().sum::<u64>() - busy[3] - busy[4])
+/// How the processors of the host have spent their time since it started, in clock ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTicks {
+    /// All but idle ones, stolen ones among them.
+    busy: u64,
+    /// Those in which there was work and the machine beneath gave the processor to others.
+    stolen: u64,
+}
+
+impl HostTicks {
+    /// Until now.
+    pub fn now() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        Self::parse(&text).with_context(|| format!("no times of processors: {text}"))
+    }
+
+    /// The first line of `/proc/stat`: user, nice, system, *idle, waiting for disks*, interrupts, the kernel's own, stolen; what follows is counted
+    /// in these already.
+    fn parse(stat: &str) -> Option<Self> {
+        let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let ticks: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let all = ticks.get(..8)?;
+        Some(Self {
+            busy: all.iter().sum::<u64>() - all[3] - all[4],
+            stolen: all[7],
+        })
+    }
+
+    /// Of the time in which there was work since `before`, the share that was stolen.
+    #[must_use]
+    pub fn stolen_share_since(self, before: Self) -> f64 {
+        (self.stolen - before.stolen) as f64 / (self.busy - before.busy).max(1) as f64
+    }
 }
 
 #[cfg(test)]
@@ -54,11 +79,11 @@ mod tests {
 
     #[test]
     fn the_host_has_worked_at_least_what_this_process_did() {
-        assert_eq!(
-            busy_ticks("cpu  1 20 300 4000 50000 6 70 800 9 9\ncpu0 1 1 1 1\n"),
-            Some(1197)
-        );
-        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+        let ticks = HostTicks::parse("cpu  1 20 300 4000 50000 6 70 800 9 9\ncpu0 1 1 1 1\n").unwrap();
+        assert_eq!((ticks.busy, ticks.stolen), (1197, 800));
+        let before = HostTicks { busy: 197, stolen: 550 };
+        assert!((ticks.stolen_share_since(before) - 0.25).abs() < 1e-9);
+        assert_eq!(HostTicks::parse("cpu  1 2 3\n"), None);
         assert!(used_by_host().unwrap() > Duration::ZERO);
     }
 
