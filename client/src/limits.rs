@@ -5,6 +5,9 @@ use tenon_protocol::limits::{
 };
 use tenon_transport::limits::MAX_BATCH_TRANSFERS;
 
+// Links and the calls that they carry change versions together.
+const _: () = assert!(tenon_transport::link::VERSIONS.1 == tenon_protocol::WIRE_VERSION);
+
 /// An operation's deadline, unless the caller's: this much …
 pub const DEADLINE_BASE_MS: u64 = 5_000;
 /// … and one second more for so many bytes.

@@ -16,7 +16,7 @@ use tenon_protocol::codec;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{Reply, Request};
-use tenon_transport::link::{Link, LinkError, NoSecret, Role, SharedSecret};
+use tenon_transport::link::{Link, LinkError, NoSecret, Role, SharedSecret, VERSIONS};
 use tenon_transport::tcp::{TcpConnection, TcpOptions};
 use tenon_transport::{ClusterId, Connection, PeerId, TransferError};
 
@@ -131,16 +131,18 @@ async fn what_is_no_handshake_is_closed_and_an_unknown_version_is_told() {
     assert!(send(&cluster, &[0; 4096]).is_empty(), "not our magic: no answer");
     // An impossible length, an impossible kind, a hello that is too short.
     for bytes in [
-        handshake((1, 1), 1, u16::MAX, &[0; 100]),
-        handshake((1, 1), 77, 4, &[0; 4]),
-        handshake((1, 1), 1, 4, &[0; 4]),
+        handshake(VERSIONS, 1, u16::MAX, &[0; 100]),
+        handshake(VERSIONS, 77, 4, &[0; 4]),
+        handshake(VERSIONS, 1, 4, &[0; 4]),
     ] {
         send(&cluster, &bytes);
     }
-    let answer = send(&cluster, &handshake((98, 99), 1, 130, &[1; 130]));
-    // A refusal has the header, kind 5, and begins with its code: 1 is the version.
-    assert_eq!(answer.get(..8), Some(&b"TENONLNK"[..]), "{answer:?}");
-    assert_eq!((answer[12], &answer[16..18]), (5, &[1, 0][..]), "{answer:?}");
+    for versions in [(1, VERSIONS.0 - 1), (98, 99)] {
+        let answer = send(&cluster, &handshake(versions, 1, 130, &[1; 130]));
+        // A refusal has the header, kind 5, and begins with its code: 1 is the version.
+        assert_eq!(answer.get(..8), Some(&b"TENONLNK"[..]), "{answer:?}");
+        assert_eq!((answer[12], &answer[16..18]), (5, &[1, 0][..]), "{answer:?}");
+    }
     assert_unharmed(&cluster).await;
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::*;
 use tenon_transport::link::{
     Authenticator, Endpoint, Identity, Link, LinkError, ListenerOptions, NoSecret, Refusal, RefusalCode, Role, Serving,
-    SharedSecret, TokenClaims,
+    SharedSecret, TokenClaims, VERSIONS,
 };
 use tenon_transport::{ClusterId, PeerId, SessionId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -285,18 +285,14 @@ async fn an_unknown_version_is_told_what_we_speak() {
         },
     )
     .await;
-    let mut stream = raw(&server).await;
-    stream.write_all(&message((2, 9), 1, 100)).await.unwrap();
-    stream.write_all(&[0; 100]).await.unwrap();
-    assert_eq!(refusal_code(&mut stream).await, RefusalCode::Version as u16);
-    eventually("it is named", || {
-        witness
-            .errors
-            .lock()
-            .iter()
-            .any(|error| error == "Version { ours: (1, 1), theirs: (2, 9) }")
-    })
-    .await;
+    for theirs in [(1, VERSIONS.0 - 1), (VERSIONS.1 + 1, 99)] {
+        let mut stream = raw(&server).await;
+        stream.write_all(&message(theirs, 1, 100)).await.unwrap();
+        stream.write_all(&[0; 100]).await.unwrap();
+        assert_eq!(refusal_code(&mut stream).await, RefusalCode::Version as u16);
+        let named = format!("Version {{ ours: {VERSIONS:?}, theirs: {theirs:?} }}");
+        eventually("it is named", || witness.errors.lock().contains(&named)).await;
+    }
 }
 
 #[tokio::test]
@@ -307,8 +303,8 @@ async fn the_dialler_names_an_acceptor_of_another_version_or_protocol() {
         for answer in [
             [message((5, 6), 5, 4), vec![1, 0, 0, 0]].concat(),
             b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-            message((1, 1), 2, 65_000),
-            message((1, 1), 4, 0),
+            message(VERSIONS, 2, 65_000),
+            message(VERSIONS, 4, 0),
         ] {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&answer).await.unwrap();
@@ -321,7 +317,7 @@ async fn the_dialler_names_an_acceptor_of_another_version_or_protocol() {
     assert!(matches!(
         dial().await,
         Err(LinkError::Version {
-            ours: (1, 1),
+            ours: VERSIONS,
             theirs: (5, 6)
         })
     ));
@@ -368,9 +364,9 @@ async fn garbage_gets_no_answer_and_is_named() {
 async fn impossible_lengths_and_bodies_are_refused() {
     let server = Server::with_auth(NoSecret).await;
     for bytes in [
-        message((1, 1), 1, 60_000),
-        message((1, 1), 3, 0),
-        [message((1, 1), 1, 50), vec![0xff; 50]].concat(),
+        message(VERSIONS, 1, 60_000),
+        message(VERSIONS, 3, 0),
+        [message(VERSIONS, 1, 50), vec![0xff; 50]].concat(),
     ] {
         let mut stream = raw(&server).await;
         stream.write_all(&bytes).await.unwrap();
@@ -391,7 +387,7 @@ async fn a_slow_handshake_ends_at_the_deadline_of_either_side() {
     };
     let server = Server::start_with(&loopback(), serving, options).await;
     let mut stream = raw(&server).await;
-    stream.write_all(&message((1, 1), 1, 100)).await.unwrap();
+    stream.write_all(&message(VERSIONS, 1, 100)).await.unwrap();
     let ended = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
     assert!(ended.is_ok(), "the acceptor hangs up");
     eventually("it is named", || {

@@ -327,6 +327,7 @@ mod tests {
     use super::*;
     use crate::ids::ClusterId;
     use crate::link::hello::{Channel, Identity};
+    use crate::link::message::VERSIONS;
 
     const CLAIMS: TokenClaims = TokenClaims {
         peer: PeerId([1; 16]),
@@ -350,8 +351,8 @@ mod tests {
             context: [0; 32],
         };
         Hello {
-            version_min: 1,
-            version_max: 1,
+            version_min: VERSIONS.0,
+            version_max: VERSIONS.1,
             channel: Channel::Control,
             identity,
             credential,

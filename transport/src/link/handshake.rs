@@ -1,4 +1,4 @@
-//! Handshake v1: hello, challenge with the acceptor's proof, the dialler's proof, welcome; or a refusal with its code.
+//! The handshake: hello, challenge with the acceptor's proof, the dialler's proof, welcome; or a refusal with its code.
 //!
 //! Both proofs are HMACs under a key that never crosses the wire, over everything said so far, with a label for each
 //! direction: who proves it knows the key also confirms every word of the hello and the challenge.

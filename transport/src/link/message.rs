@@ -1,12 +1,13 @@
-//! The messages of the handshake on the wire. The header is the same in all versions; bodies are version 1.
+//! The messages of the handshake on the wire. The header and refusals are the same in all versions.
 
 use crate::ids::{ClusterId, PeerId, SessionId};
 use crate::limits::{MAX_CREDENTIAL_BYTES, MAX_HANDSHAKE_BODY_BYTES, MAX_REFUSAL_TEXT_BYTES};
 use crate::link::hello::{Channel, Hello, Identity, Refusal, Role};
 use crate::wire::{Fields, put_text};
 
-/// Versions of the protocol that this code speaks, lowest and highest.
-pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+/// Versions of the protocol that this code speaks, lowest and highest: of links and connections, and of the calls that they
+/// carry. No build speaks those of others.
+pub const VERSIONS: (u16, u16) = (2, 2);
 
 const MAGIC: [u8; 8] = *b"TENONLNK";
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -249,7 +250,7 @@ mod tests {
             prop_assert_eq!(decode_hello(VERSIONS, &encode_hello(&hello)), Some(hello.clone()));
             let identity = hello.identity;
             let challenge = Challenge {
-                version: 1,
+                version: VERSIONS.1,
                 role: identity.role,
                 cluster: identity.cluster,
                 peer: identity.peer,

@@ -16,4 +16,5 @@ pub use client::{Link, Remote};
 pub use endpoint::{Endpoint, EndpointError};
 pub use hello::{Channel, FEATURE_RDMA, Hello, Identity, LinkError, Refusal, RefusalCode, Role};
 pub use listener::{BindError, Listener, ListenerOptions, Serving};
+pub use message::VERSIONS;
 pub use server::{Admission, AdmitAll, BoxFuture, Service, Session};
