@@ -14,13 +14,16 @@ ARGS ?=
 # The trace that `make evidence` replays; a generated one without it.
 TRACE ?=
 
-.PHONY: help setup setup-test run test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control bench-rdma evidence deny build clean-run
+.PHONY: help setup setup-test run stop test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control bench-rdma evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 run: setup build ## Start two nodes, put a file through one, get it through the other (ONCE=1: end after the check; PORT=7600)
 	@PORT=$(PORT) ONCE=$(ONCE) scripts/run.sh
+
+stop: ## Stop the nodes of a `make run` that was left behind
+	@RUN_DIR=$(RUN_DIR) scripts/stop.sh
 
 test: setup-test lint test-rust doc smoke bench-quick ## Everything that must hold before a change lands
 	@echo "make test: all passed"

@@ -31,14 +31,14 @@ gb_per_s() { awk -v bytes="$file_bytes" -v from="$1" -v to="$2" 'BEGIN { printf 
 # The nodes inherit the lock: as long as one of them lives, nobody empties the directory under it.
 check_run_dir() {
     exec 9>"$run_dir.lock"
-    flock -n 9 || fail "$run_dir belongs to another 'make run'; stop that, or take another directory: RUN_DIR=.run-2 make run PORT=$((port + 100))"
+    flock -n 9 || fail "$run_dir belongs to another 'make run'; stop that ('make stop' ends its nodes), or take another directory: RUN_DIR=.run-2 make run PORT=$((port + 100))"
 }
 
 check_ports() {
     local address
     for address in "$http_a" "$link_a" "$http_b" "$link_b"; do
         if (exec 3<>"/dev/tcp/${address/://}") 2>/dev/null; then
-            fail "$address is in use (another 'make run'?); choose other ports, for example: make run PORT=$((port + 100))"
+            fail "$address is in use (another 'make run'? 'make stop' ends its nodes); choose other ports, for example: make run PORT=$((port + 100))"
         fi
     done
     [ "${#run_dir}" -le 85 ] || fail "$run_dir is too long a path for a unix socket; clone to a shorter one"
@@ -108,6 +108,8 @@ TOML
 start_node() { # name
     setsid "$bin_dir/tenond" --config "$run_dir/$1/tenond.toml" >"$run_dir/$1/log" 2>&1 &
     pids+=("$!")
+    # For `make stop`, should this script be gone before them.
+    echo "$!" >>"$run_dir/pids"
 }
 
 wait_ready() { # name http

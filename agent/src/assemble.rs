@@ -47,12 +47,12 @@ pub enum StartError {
     #[error(transparent)]
     Secret(#[from] AuthError),
     /// Nobody, or somebody else, answers at the address that others are told.
-    #[error(
-        "the advertised address {endpoint} does not lead here: {source}; set listen.advertise to an address that other nodes can reach"
-    )]
+    #[error("the advertised address {endpoint} does not lead here: {source}; {advice}")]
     Advertise {
         /// The address.
         endpoint: SocketAddr,
+        /// What is to be done, as far as can be seen.
+        advice: String,
         /// What happened.
         source: LinkError,
     },
@@ -112,16 +112,18 @@ pub async fn start(
     metrics: Arc<Metrics>,
 ) -> Result<Running, StartError> {
     let doors = Doors::open(config).await?;
+    let bound = doors.bound;
     let (view, others) = view_of(config, node)?;
     let secret = match &config.cluster.secret {
         Some(source) => Some(Arc::new(SharedSecret::new(source.secret.expose())?)),
         None => None,
     };
-    let advertised = config.advertised(node, doors.bound);
+    let advertised = config.advertised(node, bound);
     let identity = NodeIdentity {
         node,
         incarnation,
         cluster: config.cluster.id(),
+        cluster_name: config.cluster.name.as_str().into(),
         endpoint: advertised.to_string(),
         member_digest: Sha256::digest(view.canonical_bytes()).into(),
         session: SessionId::from_bytes(rand::random()),
@@ -163,6 +165,7 @@ pub async fn start(
         running.stop().await;
         return Err(StartError::Advertise {
             endpoint: advertised,
+            advice: advice(config, node, (advertised, bound), &source),
             source,
         });
     }
@@ -259,7 +262,7 @@ fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>, has_rdma
         Some(secret) => Arc::clone(secret) as _,
         None => Arc::new(NoSecret),
     };
-    let identity = Identity {
+    let dialling = Identity {
         cluster: ClusterId(identity.cluster.to_bytes()),
         role: Role::Member,
         peer: PeerId(identity.node.to_bytes()),
@@ -269,7 +272,8 @@ fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>, has_rdma
         context: identity.member_digest,
     };
     Dialler {
-        identity: Arc::new(identity),
+        identity: Arc::new(dialling),
+        cluster_name: Arc::clone(&identity.cluster_name),
         auth,
     }
 }
@@ -367,4 +371,26 @@ async fn reach_oneself(dialler: &Dialler, advertised: SocketAddr) -> Result<(), 
     .await?;
     link.close();
     Ok(())
+}
+
+/// Why the advertised address may lead nowhere, or to somebody else.
+fn advice(config: &Config, node: NodeId, (advertised, bound): (SocketAddr, SocketAddr), found: &LinkError) -> String {
+    let is_listed = config.listen.advertise.is_none() && config.own_member(node).is_some();
+    let is_bound_elsewhere =
+        bound.port() != advertised.port() || !(bound.ip().is_unspecified() || bound.ip() == advertised.ip());
+    match found {
+        LinkError::WrongPeer { found, .. } if is_listed => {
+            format!(
+                "there is node {found}: the member list does not give each node its own endpoint, so make it right on every member"
+            )
+        }
+        _ if is_listed && is_bound_elsewhere => {
+            format!("the member list gives this node that endpoint, and listen.link is {bound}: make both the same")
+        }
+        _ if is_listed => {
+            "the member list gives this node that endpoint: correct it on every member, or open the way there"
+                .to_owned()
+        }
+        _ => "set listen.advertise to an address that other nodes can reach".to_owned(),
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::metrics::RefusedBecause;
 use crate::node::Node;
+use crate::refusals::{self, Failures};
 use crate::service::Caller;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId, SessionId};
 use tenon_protocol::limits::INCARNATION_MAX;
 use tenon_protocol::message::{Reply, Request};
-use tenon_transport::link::{Admission, BoxFuture, Hello, Refusal, Role, Service, Session};
+use tenon_transport::link::{Admission, BoxFuture, Endpoint, Hello, LinkError, Refusal, Role, Service, Session};
 use tokio::time::Instant;
 
 /// The code of a refusal on the wire; codes below 1,000 are the handshake's own.
@@ -31,12 +32,18 @@ pub(crate) struct LinkFront {
     local: bool,
     /// The endpoint asks for no secret, so it lets in no members of a cluster that has one.
     members: bool,
+    failures: Failures,
 }
 
 impl LinkFront {
     /// The front of one endpoint.
     pub(crate) fn new(node: Arc<Node>, local: bool, members: bool) -> Self {
-        Self { node, local, members }
+        Self {
+            node,
+            local,
+            members,
+            failures: Failures::default(),
+        }
     }
 
     fn caller(&self, session: &Session) -> Caller {
@@ -106,6 +113,13 @@ impl Admission for LinkFront {
             }
         }
     }
+
+    fn handshake_failed(&self, from: &Endpoint, error: &LinkError) {
+        let error = refusals::told(error, self.node.cluster_name());
+        if self.failures.is_news(from, &error, Instant::now()) {
+            tracing::info!(%from, error, "handshake failed; the same is not told again soon");
+        }
+    }
 }
 
 impl LinkFront {
@@ -118,11 +132,15 @@ impl LinkFront {
                 "members dial the link's TCP endpoint".to_owned(),
             ));
         }
-        if hello.identity.context != self.node.member_digest() {
-            self.node.peers().refused(member, "its member list is another one");
+        let (theirs, ours) = (hello.identity.context, self.node.member_digest());
+        if theirs != ours {
+            let theirs = refusals::short(&theirs);
+            let ours = refusals::list(self.node.view(), &ours);
+            let reason = format!("its member list (digest {theirs}) is not that of this node ({ours})");
+            self.node.peers().refused(member, reason);
             return Some((
                 RefusedBecause::OtherMemberList,
-                format!("the member list of {member} is not that of {own}"),
+                format!("the member list of {member} (digest {theirs}) is not that of {own} ({ours})"),
             ));
         }
         if !self.node.view().contains(member) || member == own {

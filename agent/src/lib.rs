@@ -22,6 +22,7 @@ mod pages;
 mod peers;
 mod publish;
 mod rdma;
+mod refusals;
 mod rooms;
 pub mod segments;
 pub mod service;

@@ -7,6 +7,12 @@ use tenon_protocol::limits::{BATCH_KEYS_MAX, KEY_LEN_BYTES_MAX, MESSAGE_LEN_BYTE
 pub const CONFIG_FILE_LEN_BYTES_MAX: u64 = 1 << 20;
 /// Longest name of a cluster.
 pub const CLUSTER_NAME_LEN_BYTES_MAX: usize = 128;
+/// Most failed handshakes that are kept, so that the same is not told again (about 64 KiB).
+pub const FAILED_HANDSHAKES_KEPT_MAX: usize = 256;
+/// A handshake that fails as before is told again after this.
+pub const FAILED_HANDSHAKE_TOLD_AGAIN: Duration = Duration::from_secs(600);
+/// Most members of a list that a refusal names: they fit into its text.
+pub const REFUSAL_MEMBERS_NAMED_MAX: usize = 8;
 /// Shortest cluster secret.
 pub const SECRET_LEN_BYTES_MIN: usize = tenon_transport::limits::MIN_SECRET_BYTES;
 /// Longest cluster secret: a file longer than this is something else.

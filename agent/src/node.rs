@@ -36,6 +36,8 @@ pub struct NodeIdentity {
     pub incarnation: Incarnation,
     /// Its cluster.
     pub cluster: ClusterId,
+    /// What people call its cluster.
+    pub cluster_name: Arc<str>,
     /// Its link's advertised endpoint.
     pub endpoint: String,
     /// The digest of its member list.
@@ -165,7 +167,7 @@ impl Node {
 
     /// Why this node should not be given work: empty if it is ready.
     pub fn unready(&self) -> Vec<String> {
-        let mut reasons = self.peers.refusals();
+        let mut reasons: Vec<String> = self.peers.refusals().map(|(_, reason)| reason).collect();
         let counts = self.homes.counts();
         if counts.unannounced > 0 {
             let members = counts.unannounced;
@@ -206,6 +208,11 @@ impl Node {
     /// The cluster's id.
     pub fn cluster(&self) -> ClusterId {
         self.identity.cluster
+    }
+
+    /// The name of the cluster.
+    pub(crate) fn cluster_name(&self) -> &str {
+        &self.identity.cluster_name
     }
 
     /// This node's advertised link endpoint.

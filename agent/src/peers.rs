@@ -6,6 +6,7 @@
 //! probe succeeds.
 
 use crate::clock;
+use crate::refusals;
 use crate::rooms::Rooms;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
@@ -31,6 +32,8 @@ use tokio::time::Instant;
 pub(crate) struct Dialler {
     /// Who we are.
     pub identity: Arc<Identity>,
+    /// What people call the cluster.
+    pub cluster_name: Arc<str>,
     /// How we prove it.
     pub auth: Arc<dyn Authenticator>,
 }
@@ -171,7 +174,7 @@ impl Peer {
                 | LinkError::Unauthenticated { .. }
                 | LinkError::BadMagic { .. }
         );
-        let reason = error.to_string();
+        let reason = refusals::told(error, &self.dialler.cluster_name);
         if !refused {
             self.reach.lock().link_broke(clock::now());
             self.probe_now.notify_one();
@@ -421,10 +424,10 @@ impl Peers {
         peer.hear(heartbeat, None);
     }
 
-    /// A member was turned away at our door.
-    pub(crate) fn refused(&self, node: NodeId, reason: &str) {
+    /// A member was turned away at our door. What it says of us when we dial it stands.
+    pub(crate) fn refused(&self, node: NodeId, reason: String) {
         if let Some(peer) = self.members.get(&node) {
-            *peer.refusal.lock() = Some(reason.to_owned());
+            peer.refusal.lock().get_or_insert(reason);
             peer.reach.lock().probe_failed(clock::now(), ProbeFailure::Refused);
             peer.publish();
         }
@@ -465,14 +468,10 @@ impl Peers {
     }
 
     /// The members that refuse us or are refused, with the reason.
-    pub(crate) fn refusals(&self) -> Vec<String> {
-        let refusal = |peer: &Arc<Peer>| {
-            Some(format!(
-                "member {} is refused: {}",
-                peer.node,
-                peer.refusal.lock().clone()?
-            ))
-        };
-        self.members.values().filter_map(refusal).collect()
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (NodeId, String)> {
+        self.members.values().filter_map(|peer| {
+            let reason = peer.refusal.lock().clone()?;
+            Some((peer.node, format!("member {} is refused: {reason}", peer.node)))
+        })
     }
 }

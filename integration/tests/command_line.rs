@@ -1,7 +1,7 @@
 //! `tenon` as people and scripts use it.
 
 use std::io::Write as _;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tenon_integration::account::{assert_accounts, assert_empty};
@@ -166,7 +166,7 @@ fn exit_codes_tell_errors_apart_and_each_has_one_line() {
     assert_code(&node.tenon(&["rm", "there"]), 0);
 
     let tenon = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(&binaries().tenon);
+        let mut command = Command::new(&binaries().tenon);
         command
             .args(arguments)
             .stdin(Stdio::null())
@@ -198,6 +198,30 @@ fn exit_codes_tell_errors_apart_and_each_has_one_line() {
 }
 
 #[test]
+fn what_keeps_the_command_from_its_agent_is_named_with_what_helps() {
+    let cluster = Cluster::start(1);
+    let tenon = |arguments: &[&str]| {
+        let output = Command::new(&binaries().tenon)
+            .args(arguments)
+            .output()
+            .expect("tenon starts");
+        assert_code(&output, REFUSED);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = tenon(&["--connect", &cluster[0].http_address().to_string(), "nodes"]);
+    assert!(
+        said.contains("not that of HTTP") && !said.contains("--secret-file"),
+        "{said}"
+    );
+    let link = cluster[0].link_endpoint().to_string();
+    let said = tenon(&["--connect", &link, "--cluster", "another", "nodes"]);
+    assert!(
+        said.contains("does not belong to cluster \"another\": --cluster"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_dead_holder_is_named_within_the_callers_deadline() {
     let mut cluster = Cluster::start(3);
     cluster[0].http().put_object_on("lost", b"bytes", cluster[2].id());
@@ -214,18 +238,32 @@ fn a_dead_holder_is_named_within_the_callers_deadline() {
 }
 
 #[test]
+fn a_removal_that_a_dead_holder_has_not_confirmed_is_told_as_done_and_by_whom_it_is_not_confirmed() {
+    let mut cluster = Cluster::start(3);
+    cluster[0].http().put_object_on("gone", b"bytes", cluster[2].id());
+    cluster[0].http().put_object_on("gone too", b"bytes", cluster[2].id());
+    cluster[2].kill9();
+    let removed = cluster[0].tenon(&["rm", "gone"]);
+    assert_code(&removed, 0);
+    let (said, holder) = (String::from_utf8_lossy(&removed.stdout), cluster[2].id().to_string());
+    assert!(said.starts_with("removed \"gone\"") && said.contains(&holder), "{said}");
+    let removed = json(&cluster[0].tenon(&["--json", "rm", "gone too"]));
+    let expected = serde_json::json!([{ "key": "gone too", "removed": true, "waits_for": holder }]);
+    assert_eq!(removed["results"], expected);
+    assert_code(&cluster[0].tenon(&["get", "gone"]), MISS);
+    assert_accounts(&cluster);
+}
+
+#[test]
 fn help_and_version_need_no_agent() {
     for binary in [&binaries().tenon, &binaries().tenond] {
         for flag in ["--help", "--version"] {
-            let output = std::process::Command::new(binary)
-                .arg(flag)
-                .output()
-                .expect("it starts");
+            let output = Command::new(binary).arg(flag).output().expect("it starts");
             assert_eq!(output.status.code(), Some(0), "{flag}");
             assert!(!output.stdout.is_empty());
         }
     }
-    let help = std::process::Command::new(&binaries().tenon)
+    let help = Command::new(&binaries().tenon)
         .arg("--help")
         .output()
         .expect("tenon starts");

@@ -1,11 +1,14 @@
 //! What `tenond` says of configurations that it cannot use: the setting, the value, the place; and it does not start.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener};
 use std::path::Path;
 use std::process::Output;
 
 use tenon_integration::cluster::{Cluster, ClusterOptions};
 use tenon_integration::node::tenond;
 use tenon_integration::wait;
+use tenon_transport::link::VERSIONS;
 
 /// The exit code for a configuration that cannot be used.
 const EXIT_CONFIGURATION: i32 = 2;
@@ -123,9 +126,88 @@ fn nodes_with_different_lists_refuse_each_other_and_are_not_ready() {
                 entry => Err(format!("{entry:?}")),
             }
         });
-        assert_eq!(http.get("/readyz").status, 503);
+        let ready = http.get("/readyz");
+        assert_eq!(ready.status, 503);
+        // Both lists are told: by their digests, and the other one by its members too.
+        let reasons = ready.json()["reasons"].to_string();
+        assert_eq!(reasons.matches("digest ").count() % 2, 0, "{reasons}");
+        assert!(reasons.contains("member list") && reasons.contains(&other), "{reasons}");
         assert_eq!(http.get("/livez").status, 200);
+        let looked = http.get("/v1/objects/nothing");
+        let error = looked.json()["error"].clone();
+        assert_eq!((looked.status, &error["code"]), (503, &"unavailable".into()), "{error}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(
+            message.contains("member list") && !message.contains("still learning"),
+            "{message}"
+        );
     }
+}
+
+/// Answers every handshake as a member does that speaks version 1 alone.
+fn be_of_another_build(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        // A refusal: the header, kind 5, and a body of the code for another version and an empty text.
+        let refusal = [b"TENONLNK".as_slice(), &[1, 0, 1, 0, 5, 0, 4, 0], &[1, 0, 0, 0]].concat();
+        let _ = stream.write_all(&refusal);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+}
+
+#[test]
+fn a_member_of_another_build_is_refused_by_name() {
+    let mut cluster = Cluster::prepare(&ClusterOptions {
+        nodes: 2,
+        ..ClusterOptions::default()
+    });
+    let listener = TcpListener::bind(cluster[1].advertised()).expect("the other member's address is free");
+    std::thread::spawn(move || be_of_another_build(&listener));
+    cluster[0].spawn();
+    let http = cluster[0].http();
+    let named = format!(
+        "member {} is refused: no common protocol version: we speak {}–{}, the peer 1–1",
+        cluster[1].id(),
+        VERSIONS.0,
+        VERSIONS.1
+    );
+    wait::until(wait::SOON, "the member is refused by name", || {
+        let ready = http.try_get("/readyz")?.json();
+        let reasons = ready["reasons"].as_array().cloned().unwrap_or_default();
+        let is_named = reasons.iter().any(|reason| *reason == *named);
+        if is_named { Ok(()) } else { Err(format!("{ready}")) }
+    });
+}
+
+#[test]
+fn a_node_whose_listed_endpoint_is_anothers_says_so() {
+    let mut cluster = Cluster::prepare(&ClusterOptions {
+        nodes: 2,
+        ..ClusterOptions::default()
+    });
+    // In the first node's list the second has its own endpoint, and the first one that of the second.
+    let config = std::fs::read_to_string(cluster[0].config_file()).expect("the config");
+    let [own, other] = [0, 1].map(|node| format!("endpoint = \"{}\"", cluster[node].advertised()));
+    let listed = config.lines().filter(|line| !line.starts_with("advertise"));
+    let swap = |line: &str| match line {
+        line if *line == own => other.clone(),
+        line if *line == other => own.clone(),
+        line => line.to_owned(),
+    };
+    let swapped: Vec<String> = listed.map(swap).collect();
+    std::fs::write(cluster[0].config_file(), swapped.join("\n")).expect("the config can be written");
+    cluster[1].spawn();
+    let http = cluster[1].http();
+    wait::until(wait::SOON, "the other node serves", || http.try_get("/livez").map(drop));
+    let output = tenond(&["--config", cluster[0].config_file().to_str().expect("a path in UTF-8")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "{said}");
+    let expected = format!(
+        "there is node {}: the member list does not give each node its own endpoint",
+        cluster[1].id()
+    );
+    assert!(said.contains(&expected), "{said}");
 }
 
 #[test]

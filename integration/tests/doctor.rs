@@ -1,5 +1,6 @@
 //! `tenon doctor` on hosts without RDMA: the configuration, the agent, the way to each peer.
 
+use std::net::TcpListener;
 use std::process::Output;
 
 use serde_json::Value;
@@ -145,4 +146,27 @@ fn a_peer_with_another_secret_or_list_is_a_problem() {
     std::fs::write(&file, good.replace("[listen]", &third)).expect("it can be written");
     assert_eq!(verdict(&said(&cluster[0], UNFIT), "peer.members"), "problem");
     cluster[0].stop();
+}
+
+#[test]
+fn a_link_that_cannot_be_bound_or_reached_by_others_is_a_problem() {
+    let cluster = Cluster::prepare(&ClusterOptions {
+        nodes: 2,
+        ..ClusterOptions::default()
+    });
+    assert_eq!(verdict(&said(&cluster[0], 0), "link.listen"), "ok");
+    let taken = TcpListener::bind(cluster[0].link_address()).expect("no agent listens");
+    assert_eq!(verdict(&said(&cluster[0], UNFIT), "link.listen"), "problem");
+    drop(taken);
+
+    let file = cluster[0].config_file();
+    let good = std::fs::read_to_string(&file).expect("the configuration");
+    let address = cluster[0].advertised().to_string();
+    let elsewhere = |line: &str| match line.starts_with("link = ") {
+        true => line.to_owned(),
+        false => line.replace(&address, "10.255.0.7:7601"),
+    };
+    let lines: Vec<String> = good.lines().map(elsewhere).collect();
+    std::fs::write(&file, lines.join("\n")).expect("it can be written");
+    assert_eq!(verdict(&said(&cluster[0], UNFIT), "link.dialled"), "problem");
 }

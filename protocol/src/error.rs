@@ -148,15 +148,16 @@ impl ServiceError {
         }
     }
 
-    /// Nothing could be placed.
+    /// Nothing could be placed: the message has sizes for people, the numbers those for programs.
     pub fn no_space(numbers: NoSpace) -> Self {
+        let [mut asked, mut largest] = [numbers.asked_bytes, numbers.largest_free_bytes].map(size);
+        if asked == largest {
+            [asked, largest] = [numbers.asked_bytes, numbers.largest_free_bytes].map(|bytes| format!("{bytes} bytes"));
+        }
         let message = format!(
-            "no room for {} bytes: {} free, largest free region at most {}, {} evictable, {} held; looked at {} places ({})",
-            numbers.asked_bytes,
-            numbers.free_bytes,
-            numbers.largest_free_bytes,
-            numbers.evictable_bytes,
-            numbers.held_bytes,
+            "no room for {asked}: {} free, largest free region at most {largest}, {} held; looked at {} places ({})",
+            size(numbers.free_bytes),
+            size(numbers.held_bytes),
             numbers.entries_looked_at,
             numbers.stop_reason
         );
@@ -165,6 +166,21 @@ impl ServiceError {
             ..Self::new(ErrorCode::NoSpace, message)
         }
     }
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let power = bytes.checked_ilog2().unwrap_or(0) / 10;
+    let Some(unit) = power
+        .checked_sub(1)
+        .and_then(|unit| UNITS.get(unit as usize).or(UNITS.last()))
+    else {
+        return format!("{bytes} bytes");
+    };
+    let shift = 10 * power.min(4);
+    let hundredths = (u128::from(bytes) * 100) >> shift;
+    format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100)
 }
 
 impl From<crate::name::NameError> for ServiceError {
@@ -190,5 +206,38 @@ mod tests {
     fn long_messages_are_cut_at_a_character() {
         let error = ServiceError::new(ErrorCode::Internal, "é".repeat(ERROR_MESSAGE_LEN_BYTES_MAX));
         assert!(error.message.len() <= ERROR_MESSAGE_LEN_BYTES_MAX);
+    }
+
+    fn no_space(asked_bytes: u64, largest_free_bytes: u64) -> ServiceError {
+        ServiceError::no_space(NoSpace {
+            asked_bytes,
+            free_bytes: 3 << 39,
+            largest_free_bytes,
+            evictable_bytes: 0,
+            held_bytes: 0,
+            entries_looked_at: 2,
+            stop_reason: "nothing_fits".into(),
+        })
+    }
+
+    #[test]
+    fn missing_room_is_told_in_sizes_that_people_read() {
+        assert_eq!(
+            no_space((5 << 20) + (1 << 19), 1_536).message,
+            "no room for 5.50 MiB: 1.50 TiB free, largest free region at most 1.50 KiB, 0 bytes held; looked at 2 places \
+             (nothing_fits)"
+        );
+        assert!(
+            no_space(u64::MAX, 1)
+                .message
+                .starts_with("no room for 16777215.99 TiB: ")
+        );
+    }
+
+    #[test]
+    fn sizes_that_read_alike_are_told_to_the_byte() {
+        let message = no_space((1 << 30) + 1, 1 << 30).message;
+        assert!(message.starts_with("no room for 1073741825 bytes: "), "{message}");
+        assert!(message.contains("at most 1073741824 bytes, "), "{message}");
     }
 }

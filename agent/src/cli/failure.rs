@@ -87,21 +87,35 @@ impl Failure {
         )
     }
 
-    /// The agent could not be reached or refused us: says what to do about it.
-    pub(super) fn connecting(error: ClientError, endpoint: &Endpoint) -> Self {
+    /// The agent could not be reached or refused us: says what to do about it. `cluster`: the name of the one that was expected there.
+    pub(super) fn connecting(error: ClientError, endpoint: &Endpoint, cluster: &str) -> Self {
         let failure = Self::from(error);
+        let because = |words| failure.message.contains(words);
         let advice = match (failure.exit, endpoint) {
             (Exit::Unavailable, Endpoint::Unix(_)) => {
                 "is tenond running? (systemctl status tenond; --connect names another agent)"
             }
             (Exit::Unavailable, Endpoint::Tcp(_)) => "is tenond running there? (--connect names another agent)",
-            (Exit::Refused, _) if failure.message.contains("cluster") => "--cluster names its cluster",
+            (Exit::Refused, _) if because("does not speak this protocol") => {
+                "--connect names a unix socket or the address of a link (listen.link), not that of HTTP"
+            }
+            (Exit::Refused, _) if because("protocol version") => {
+                "it is of another build than this command: use the one that came with it"
+            }
+            (Exit::Refused, _) if because("belong to cluster") => {
+                let message = format!("the agent at {endpoint} does not belong to cluster {cluster:?}");
+                return Self { message, ..failure }.with_advice("--cluster names its cluster");
+            }
             (Exit::Refused, Endpoint::Tcp(_)) => "--secret-file names the file with its cluster's secret",
             _ => return failure,
         };
+        failure.with_advice(advice)
+    }
+
+    fn with_advice(self, advice: &str) -> Self {
         Self {
-            message: format!("{}: {advice}", failure.message),
-            ..failure
+            message: format!("{}: {advice}", self.message),
+            ..self
         }
     }
 
@@ -157,7 +171,7 @@ mod tests {
         let endpoint: Endpoint = "unix:/run/tenon/tenon.sock".parse().unwrap();
         let message = format!("no agent answers at {endpoint}: No such file or directory (os error 2)");
         let error = ClientError::Unavailable { node: None, message };
-        let failure = Failure::connecting(error, &endpoint);
+        let failure = Failure::connecting(error, &endpoint, "tenon");
         assert_eq!(failure.exit, Exit::Unavailable);
         assert_eq!(
             failure.line(),

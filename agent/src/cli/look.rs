@@ -6,11 +6,13 @@ use super::report::Report;
 use super::session::Session;
 use super::text;
 use serde_json::{Value, json};
-use tenon_client::ObjectInfo;
+use std::collections::BTreeSet;
+use tenon_client::{Client, ClientError, ObjectInfo};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::LIST_ENTRIES_MAX;
 use tenon_protocol::message::ListEntry;
+use tenon_protocol::name::Namespace;
 
 /// Lists keys, page by page.
 pub(super) async fn ls(session: &Session, ls: Ls) -> Result<Report, Failure> {
@@ -62,6 +64,11 @@ pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
     let namespace = session.namespace()?;
     let client = session.connect().await?;
     let removed = client.remove(&namespace, rm.keys.clone(), session.deadline(0)).await;
+    let silent: Vec<String> = (rm.keys.iter().zip(&removed))
+        .filter(|(_, result)| matches!(result, Err(ClientError::Unavailable { node: Some(_), .. })))
+        .map(|(key, _)| key.clone())
+        .collect();
+    let gone = gone(session, &client, &namespace, silent).await;
     let mut report = Report::default();
     let mut results = Vec::new();
     for (key, result) in rm.keys.into_iter().zip(removed) {
@@ -74,6 +81,12 @@ pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
                 report.failures.push(Failure::miss(namespace.as_str(), &key));
                 results.push(json!({ "key": key, "removed": false }));
             }
+            Err(ClientError::Unavailable { node: Some(node), .. }) if gone.contains(&key) => {
+                report.text.push_str(&format!(
+                    "removed {key:?}; node {node} does not answer, and gives the memory back when it does\n"
+                ));
+                results.push(json!({ "key": key, "removed": true, "waits_for": node }));
+            }
             Err(error) => {
                 let failure = Failure::from(error).while_doing(format_args!("cannot remove {key:?}"));
                 results.push(json!({ "key": key, "error": failure.json() }));
@@ -83,6 +96,19 @@ pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
     }
     report.json = json!({ "results": results });
     Ok(report)
+}
+
+/// Of the keys whose removal a node has not confirmed, those whose removal is decided all the same: they have no object any
+/// more.
+async fn gone(session: &Session, client: &Client, namespace: &Namespace, keys: Vec<String>) -> BTreeSet<String> {
+    if keys.is_empty() {
+        return BTreeSet::new();
+    }
+    let found = client.exists(namespace, keys.clone(), session.deadline(0)).await;
+    let gone = keys.into_iter().zip(found);
+    gone.filter(|(_, found)| matches!(found, Ok(false)))
+        .map(|(key, _)| key)
+        .collect()
 }
 
 /// Shows what is known of one object.

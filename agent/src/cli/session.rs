@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::progress;
 use crate::config::Secret;
 use std::time::Duration;
-use tenon_client::{Client, ConnectOptions, RdmaPolicy, Transports, default_deadline};
+use tenon_client::{Client, ConnectOptions, DEFAULT_CLUSTER_NAME, RdmaPolicy, Transports, default_deadline};
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::ClusterId;
 use tenon_protocol::name::{NameError, Namespace, ObjectName};
@@ -105,7 +105,8 @@ impl Session {
             ..ConnectOptions::new(endpoint.clone())
         };
         let connected = Client::connect(options, self.deadline(0)).await;
-        connected.map_err(|error| Failure::connecting(error, endpoint))
+        let cluster = self.global.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER_NAME);
+        connected.map_err(|error| Failure::connecting(error, endpoint, cluster))
     }
 }
 

@@ -118,11 +118,26 @@ impl Node {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(UNKNOWN_PAUSE_MAX);
         }
-        found.extend(open.into_iter().map(|key| {
-            let message = "the homes of the key are still learning what is held; try again";
-            (key, Err(ServiceError::new(ErrorCode::Overloaded, message)))
-        }));
+        let unknown = || Err(self.nobody_knows());
+        found.extend(open.into_iter().map(|key| (key, unknown())));
         found
+    }
+
+    /// Why homes do not say what a key has: they learn still, or can't while members have different lists.
+    fn nobody_knows(&self) -> ServiceError {
+        match self.peers().refusals().next() {
+            None => {
+                let message = "the homes of the key are still learning what is held; try again";
+                ServiceError::new(ErrorCode::Overloaded, message)
+            }
+            Some((node, refusal)) => ServiceError {
+                node: Some(node),
+                ..ServiceError::new(
+                    ErrorCode::Unavailable,
+                    format!("the homes of the key do not learn what is held while {refusal}"),
+                )
+            },
+        }
     }
 
     /// Asks the homes of each key once; gives back the keys of which they do not know yet.

@@ -1,6 +1,7 @@
 //! What is known of a host: plain data, as it is shown to programs. Nothing here says what is good or bad.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
@@ -74,6 +75,8 @@ pub(super) struct Configuration {
     pub(super) membership_error: Option<String>,
     /// Members of a static view.
     pub(super) members: usize,
+    /// Where its link is to be; `None` if the file cannot be used.
+    pub(super) link: Option<LinkAddress>,
     /// Whether RDMA is to be used; `None` if the file cannot be used.
     pub(super) rdma: Option<Wish>,
     /// The memory that is asked for; `None` if the file cannot be used.
@@ -95,6 +98,31 @@ impl Configuration {
         let all = self.segments.as_ref()?.iter();
         all.map(|segment| segment.len_bytes.max(segment.table_bytes)).max()
     }
+}
+
+/// Where a link is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct LinkAddress {
+    /// Where it is to listen.
+    pub(super) listen: SocketAddr,
+    /// What other members dial, if that is known.
+    pub(super) dialled: Option<SocketAddr>,
+    pub(super) bound: Bound,
+}
+
+/// What became of listening there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "bound")]
+pub(super) enum Bound {
+    Free,
+    /// Somebody listens already.
+    Taken {
+        said: String,
+    },
+    /// It is no address of this host, or not for this user.
+    Not {
+        said: String,
+    },
 }
 
 /// A configured segment.
@@ -452,6 +480,10 @@ pub(super) enum Outcome {
         version: Option<String>,
         /// Whether its member list has the same nodes.
         same_members: bool,
+        /// Nodes that only its list has.
+        only_there: Vec<NodeId>,
+        /// Nodes that only the list of this host has.
+        only_here: Vec<NodeId>,
     },
     /// The host answers that nobody listens.
     NobodyListens {

@@ -1,14 +1,19 @@
 //! What `tenond` is told, by the file that it would read.
 
+use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 use tenon_client::RdmaPolicy;
+use tenon_protocol::ids::NodeId;
 use tenon_protocol::table::TableLayout;
 use tenon_transport::HugePages;
 
-use crate::cli::doctor::facts::{Backing, Configuration, FileSystem, FileSystemKind, Known, Segment, Wish};
+use crate::cli::doctor::facts::{
+    Backing, Bound, Configuration, FileSystem, FileSystemKind, Known, LinkAddress, Segment, Wish,
+};
 use crate::config::{self, Config, ConfigError, ConfigErrors, Environment, Flags, Host, SegmentConfig, ViewConfig};
 use crate::identity::stored_node_id;
 
@@ -26,6 +31,7 @@ pub(super) fn read(named: Option<PathBuf>) -> (Configuration, Option<Config>) {
 
 fn usable(file: Option<PathBuf>, config: &Config, secret_error: Option<&ConfigError>) -> Configuration {
     let stored = stored_node_id(&config.state_dir);
+    let stored_node = stored.as_ref().ok().copied();
     let membership_error = stored
         .as_ref()
         .ok()
@@ -41,6 +47,7 @@ fn usable(file: Option<PathBuf>, config: &Config, secret_error: Option<&ConfigEr
             ViewConfig::Standalone => 0,
             ViewConfig::Static { members, .. } => members.len(),
         },
+        link: Some(link(config, stored_node.flatten())),
         rdma: Some(match config.rdma.policy {
             RdmaPolicy::Require => Wish::Require,
             RdmaPolicy::Prefer => Wish::Prefer,
@@ -52,7 +59,7 @@ fn usable(file: Option<PathBuf>, config: &Config, secret_error: Option<&ConfigEr
 
 fn unusable(file: Option<PathBuf>, errors: &ConfigErrors) -> Configuration {
     let is_private = |error: &ConfigError| match error {
-        ConfigError::Read { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
+        ConfigError::Read { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
         _ => false,
     };
     Configuration {
@@ -65,8 +72,27 @@ fn unusable(file: Option<PathBuf>, errors: &ConfigErrors) -> Configuration {
         },
         membership_error: None,
         members: 0,
+        link: None,
         rdma: None,
         segments: None,
+    }
+}
+
+fn link(config: &Config, node: Option<NodeId>) -> LinkAddress {
+    let listed = || Some(config.own_member(node?)?.endpoint);
+    let listen = config.listen.link;
+    LinkAddress {
+        listen,
+        dialled: config.listen.advertise.or_else(listed),
+        bound: match TcpListener::bind(listen) {
+            Ok(_) => Bound::Free,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Bound::Taken {
+                said: error.to_string(),
+            },
+            Err(error) => Bound::Not {
+                said: error.to_string(),
+            },
+        },
     }
 }
 

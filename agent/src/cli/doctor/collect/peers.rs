@@ -1,5 +1,6 @@
 //! The way to each peer.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::cli::doctor::facts::{Agent, AgentState, Configuration, Outcome, Peer,
 use crate::cli::limits::{DOCTOR_CALLS, DOCTOR_PEERS_AT_ONCE};
 use crate::cli::session::Session;
 use crate::config::{Config, Member, ViewConfig};
+use crate::refusals;
 
 /// Dials every member but this node.
 pub(super) async fn reach(
@@ -85,6 +87,7 @@ pub(super) fn micros(since: Instant) -> u64 {
 struct Dialler<'a> {
     session: &'a Session,
     cluster: ClusterId,
+    cluster_name: String,
     auth: Arc<dyn Authenticator>,
     patience: Duration,
     members: &'a [Member],
@@ -102,6 +105,7 @@ impl<'a> Dialler<'a> {
         Ok(Self {
             session,
             cluster: ClusterId(config.cluster.id().to_bytes()),
+            cluster_name: config.cluster.name.clone(),
             auth,
             patience: config.timeouts.unreachable_after,
             members,
@@ -109,7 +113,9 @@ impl<'a> Dialler<'a> {
     }
 
     async fn dial(&self, member: &Member) -> Outcome {
-        self.measure(member).await.unwrap_or_else(|error| failed(&error))
+        self.measure(member)
+            .await
+            .unwrap_or_else(|error| failed(&error, &self.cluster_name))
     }
 
     async fn measure(&self, member: &Member) -> Result<Outcome, LinkError> {
@@ -142,18 +148,16 @@ impl<'a> Dialler<'a> {
             round_trip_us = round_trip_us.min(micros(started));
         }
         let own = reply.nodes.iter().find(|node| node.is_self);
+        let theirs: BTreeSet<NodeId> = reply.nodes.iter().map(|node| node.node).collect();
+        let ours: BTreeSet<NodeId> = self.members.iter().map(|member| member.node).collect();
         Ok(Outcome::Reached {
             connect_us,
             round_trip_us,
             version: own.and_then(|own| own.version.clone()),
-            same_members: self.has_members_of(&reply),
+            same_members: theirs == ours,
+            only_there: theirs.difference(&ours).copied().collect(),
+            only_here: ours.difference(&theirs).copied().collect(),
         })
-    }
-
-    /// Both lists are ordered by id.
-    fn has_members_of(&self, reply: &NodesReply) -> bool {
-        let theirs = reply.nodes.iter().map(|node| node.node);
-        theirs.eq(self.members.iter().map(|member| member.node))
     }
 }
 
@@ -180,8 +184,8 @@ fn protocol(error: codec::CodecError) -> LinkError {
 }
 
 /// What a failure says of the peer.
-fn failed(error: &LinkError) -> Outcome {
-    let said = error.to_string();
+fn failed(error: &LinkError, cluster: &str) -> Outcome {
+    let said = refusals::told(error, cluster);
     match error {
         LinkError::Connect { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => {
             Outcome::NobodyListens { said }
@@ -205,17 +209,17 @@ mod tests {
         };
         let refused = LinkError::Unauthenticated { reason: "no".into() };
         assert!(matches!(
-            failed(&connect(io::ErrorKind::ConnectionRefused)),
+            failed(&connect(io::ErrorKind::ConnectionRefused), "tenon"),
             Outcome::NobodyListens { .. }
         ));
         assert!(matches!(
-            failed(&connect(io::ErrorKind::NetworkUnreachable)),
+            failed(&connect(io::ErrorKind::NetworkUnreachable), "tenon"),
             Outcome::Silent { .. }
         ));
         assert!(matches!(
-            failed(&LinkError::Deadline { during: "a call" }),
+            failed(&LinkError::Deadline { during: "a call" }, "tenon"),
             Outcome::Silent { .. }
         ));
-        assert!(matches!(failed(&refused), Outcome::Refused { .. }));
+        assert!(matches!(failed(&refused, "tenon"), Outcome::Refused { .. }));
     }
 }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod configuration;
+mod link;
 mod memory;
 mod peers;
 mod rdma;
@@ -18,6 +19,7 @@ use super::finding::{Finding, Verdict};
 /// All findings.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings = configuration::judge(&facts.configuration);
+    findings.extend(link::judge(&facts.configuration, &facts.agent));
     findings.extend(agent::judge(&facts.agent, &facts.configuration));
     findings.extend(rdma::judge(&facts.rdma, &facts.configuration));
     findings.extend(memory::judge(facts));

@@ -3,6 +3,7 @@
 use super::super::text::micros;
 use crate::cli::doctor::facts::{Facts, Outcome, Peer, Reach};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
+use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
 
 const MEMBERS: (Section, &str) = (Section::Peers, "peer.members");
@@ -15,22 +16,36 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 fn peer(peer: &Peer) -> Vec<Finding> {
     let mut findings: Vec<_> = peer.transports.iter().map(|reach| transport(peer, reach)).collect();
     let reached = |reach: &Reach| matches!(reach.outcome, Outcome::Reached { .. });
-    let other_list = |reach: &Reach| {
-        matches!(
-            reach.outcome,
-            Outcome::Reached {
-                same_members: false,
-                ..
-            }
-        )
-    };
-    if peer.transports.iter().any(other_list) {
-        let message = "its member list has other nodes than this host's, so each refuses the other";
-        let finding = Finding::new(MEMBERS, Verdict::Problem, &*peer.endpoint, message);
-        findings.push(finding.advise("give all members the same list, and restart those that had another"));
-    }
+    findings.extend(peer.transports.iter().find_map(|reach| other_list(peer, reach)));
     findings.extend(seen(peer, peer.transports.iter().any(reached)));
     findings
+}
+
+/// The peer's list has other nodes than this host's.
+fn other_list(peer: &Peer, reach: &Reach) -> Option<Finding> {
+    let Outcome::Reached {
+        same_members: false,
+        only_there,
+        only_here,
+        ..
+    } = &reach.outcome
+    else {
+        return None;
+    };
+    let listed = |nodes: &[NodeId], whose: &str| {
+        let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        (!nodes.is_empty()).then(|| format!("only {whose} has {}", nodes.join(", ")))
+    };
+    let differences: Vec<String> = [listed(only_there, "its list"), listed(only_here, "this host's")]
+        .into_iter()
+        .flatten()
+        .collect();
+    let message = format!(
+        "its member list is not that of this host, so each refuses the other: {}",
+        differences.join("; ")
+    );
+    let finding = Finding::new(MEMBERS, Verdict::Problem, &*peer.endpoint, message);
+    Some(finding.advise("give all members the same list, and restart those that had another"))
 }
 
 fn transport(peer: &Peer, reach: &Reach) -> Finding {
@@ -102,6 +117,8 @@ mod tests {
             round_trip_us: 90,
             version: None,
             same_members,
+            only_there: vec![NodeId::from_bytes([9; 16])],
+            only_here: Vec::new(),
         }
     }
 
@@ -128,6 +145,13 @@ mod tests {
     #[test]
     fn another_member_list_is_a_problem_though_the_peer_answers() {
         assert_eq!(gravest(reached(false), None), Verdict::Problem);
+        let mut peer = samples::good_host().peers.remove(0);
+        peer.transports[0].outcome = reached(false);
+        let said = &super::peer(&peer)[1].message;
+        assert!(
+            said.ends_with(": only its list has 09090909090909090909090909090909"),
+            "{said}"
+        );
     }
 
     #[test]

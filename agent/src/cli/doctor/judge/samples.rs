@@ -3,9 +3,9 @@
 use std::net::Ipv6Addr;
 
 use super::super::facts::{
-    Agent, AgentAnswer, AgentState, Backing, Configuration, Device, DeviceDetails, Facts, Gid, Host, HugePagePool,
-    Known, Library, LockedMemory, Memory, Module, ModuleState, MountedSegment, Outcome, Peer, Port, PortDetails,
-    Purpose, Rdma, Reach, Segment, Wish,
+    Agent, AgentAnswer, AgentState, Backing, Bound, Configuration, Device, DeviceDetails, Facts, Gid, Host,
+    HugePagePool, Known, Library, LinkAddress, LockedMemory, Memory, Module, ModuleState, MountedSegment, Outcome,
+    Peer, Port, PortDetails, Purpose, Rdma, Reach, Segment, Wish,
 };
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
@@ -29,6 +29,13 @@ pub(in crate::cli::doctor) fn good_host() -> Facts {
             node: Known::Yes(Some(SELF)),
             membership_error: None,
             members: 2,
+            link: Some(LinkAddress {
+                listen: "10.0.0.7:7601".parse().unwrap(),
+                dialled: Some("10.0.0.7:7601".parse().unwrap()),
+                bound: Bound::Taken {
+                    said: "Address already in use".into(),
+                },
+            }),
             rdma: Some(Wish::Prefer),
             segments: Some(vec![Segment {
                 len_bytes: 64 << 30,
@@ -67,6 +74,8 @@ pub(in crate::cli::doctor) fn good_host() -> Facts {
                     round_trip_us: 120,
                     version: Some("0.1.0".into()),
                     same_members: true,
+                    only_there: Vec::new(),
+                    only_here: Vec::new(),
                 },
             }],
         }],
@@ -166,6 +175,7 @@ pub(in crate::cli::doctor) fn host_of_which_nothing_can_be_read() -> Facts {
         is_private: true,
         node: not("node-id"),
         members: 0,
+        link: None,
         rdma: None,
         segments: None,
         ..facts.configuration
