@@ -27,10 +27,15 @@ pub(crate) async fn prepare(
         devices: config.devices.clone(),
         gid_index: config.gid_index,
         waits_for_ports: config.policy == RdmaPolicy::Prefer,
+        push: config.push,
         ..RailsOptions::default()
     };
-    let rails = match Rails::open(options, data) {
-        Ok(rails) => rails,
+    let runtime = data.clone();
+    // Devices are asked and tried, which waits for them.
+    let opened = tokio::task::spawn_blocking(move || Rails::open(options, &runtime)).await;
+    let rails = match opened {
+        Ok(Ok(rails)) => rails,
+        Ok(Err(error)) => return without(config.policy, &error.to_string()),
         Err(error) => return without(config.policy, &error.to_string()),
     };
     let (registering, mut taken) = (Arc::clone(&rails), std::mem::take(memories));

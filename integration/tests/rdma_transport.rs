@@ -19,7 +19,13 @@ fn passes(place: &mut RdmaPlace, test: &Path) {
 
 #[test]
 fn the_tests_of_verbs_and_of_the_engine_over_them_pass_on_devices() {
-    let tests = ["verbs_objects", "verbs_access", "verbs_threads", "verbs_engine"];
+    let tests = [
+        "verbs_objects",
+        "verbs_access",
+        "verbs_threads",
+        "verbs_engine",
+        "verbs_push",
+    ];
     let tests = tests.map(|test| test_binary("tenon-transport", test).expect("it builds"));
     let options = MachineOptions {
         programs: tests.to_vec(),

@@ -221,7 +221,7 @@ impl Exports {
     }
 
     /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none
-    /// will, but for what a device was told to write before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
+    /// will, but for what a device was told to write, or to let a peer write, before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
     /// most one system call or copy of a piece. Returns false if there is no such key.
     pub fn revoke(&self, key: RemoteKey) -> bool {
         let Some(entry) = self.entries.write().remove(&key) else {

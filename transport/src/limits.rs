@@ -156,6 +156,14 @@ pub const VERBS_POOL_SLOT_BYTES: usize = 4 << 10;
 /// Such reads under way at once on one rail: gets of 128 objects have three for each. Together 2 MiB, of the 8 MiB that programs without privilege
 /// usually may lock.
 pub const VERBS_POOL_SLOTS: usize = 512;
+/// Time that a device has for one request of the experiment with memory windows, which takes microseconds.
+pub const VERBS_WINDOW_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two questions for a completion of that experiment.
+pub const VERBS_WINDOW_PROBE_PAUSE: Duration = Duration::from_micros(200);
+/// Windows that one peer has at once: four calls' worth. Further writes are pulled.
+pub const VERBS_GRANTS_MAX: usize = 4 * VERBS_PULLS_MAX;
+/// Calls for windows that one batch of writes makes at once.
+pub const VERBS_GRANT_CALLS_MAX: usize = 2;
 /// Exports whose places one connection remembers: segments and their tables.
 pub const VERBS_KEYS_MAX: usize = 4096;
 

@@ -5,118 +5,28 @@
 
 #[path = "support/verbs.rs"]
 mod devices;
+#[path = "support/hosts.rs"]
+mod hosts;
 mod support;
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::{CLUSTER, SERVER, SESSION, Server, client_identity, loopback, serving, soon};
-use tenon_transport::conformance::{Fixture, one_sided_conformance};
-use tenon_transport::link::{Identity, NoSecret, Serving};
-use tenon_transport::verbs::engine::{OpenError, Rails, RailsOptions, RdmaConnection, RdmaTarget};
+use hosts::{Hosts, devices_of, run, transfer};
+use support::{SERVER, SESSION, Server, client_identity, loopback, serving, soon};
+use tenon_transport::conformance::one_sided_conformance;
+use tenon_transport::link::NoSecret;
+use tenon_transport::verbs::engine::{OpenError, PushPolicy, Rails, RailsOptions, RdmaConnection};
 use tenon_transport::{
-    Connection, Export, Exports, Guard, Hold, Memory, Op, Refused, RemoteKey, Rights, Scope, SessionId, Slice,
-    Transfer, TransferError, Unguarded,
+    Connection, Guard, Hold, Memory, Op, Refused, RemoteKey, Rights, SessionId, Transfer, TransferError,
 };
 use tokio::runtime::Handle;
-
-/// Two hosts with a rail or two between them.
-struct Hosts {
-    ours: Arc<Rails>,
-    server: Server,
-    exports: Arc<Exports>,
-}
-
-/// What a host has: every second of the named devices, from the first or from the second on.
-fn devices_of(is_server: bool, rails_max: usize) -> Option<RailsOptions> {
-    let named = devices::named_devices()?;
-    let own = named
-        .into_iter()
-        .skip(usize::from(is_server))
-        .step_by(2)
-        .take(rails_max);
-    Some(RailsOptions {
-        devices: Some(own.map(|named| named.device).collect()),
-        ..RailsOptions::default()
-    })
-}
-
-impl Hosts {
-    async fn new(rails_max: usize) -> Option<Self> {
-        Some(Self::with(devices_of(false, rails_max)?, devices_of(true, rails_max)?).await)
-    }
-
-    async fn with(ours: RailsOptions, theirs: RailsOptions) -> Self {
-        let [ours, theirs] = [ours, theirs].map(|options| Rails::open(options, &Handle::current()).unwrap());
-        let exports = Arc::new(Exports::new());
-        let target = RdmaTarget::new(theirs, Arc::clone(&exports), Handle::current()).unwrap();
-        let serving = Serving {
-            exports: Arc::clone(&exports),
-            rdma: Some(Arc::new(target)),
-            ..serving()
-        };
-        let server = Server::start(&loopback(), serving).await;
-        Self { ours, server, exports }
-    }
-
-    async fn open(&self, session: SessionId) -> Result<Arc<dyn Connection>, OpenError> {
-        let identity = Identity {
-            session,
-            cluster: CLUSTER,
-            ..client_identity()
-        };
-        let endpoint = &self.server.endpoint;
-        RdmaConnection::open(&self.ours, endpoint, &identity, &NoSecret, Some(SERVER), soon()).await
-    }
-
-    fn export(&self, bytes: Vec<u8>, rights: Rights) -> (Slice, RemoteKey) {
-        self.export_guarded(bytes, rights, Arc::new(Unguarded))
-    }
-
-    fn export_guarded(&self, bytes: Vec<u8>, rights: Rights, guard: Arc<dyn Guard>) -> (Slice, RemoteKey) {
-        let memory = Arc::new(Memory::from_vec(bytes)).whole();
-        let export = Export {
-            memory: memory.clone(),
-            rights,
-            scope: Scope::AnySession,
-            guard,
-        };
-        (memory, self.exports.add(export).unwrap())
-    }
-}
-
-impl Fixture for Hosts {
-    fn exports(&self) -> &Arc<Exports> {
-        &self.exports
-    }
-
-    async fn connect(&self, session: SessionId) -> Arc<dyn Connection> {
-        self.open(session).await.unwrap()
-    }
-}
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| ((at * 7 + at / 251) % 256).to_le_bytes()[0])
         .collect()
-}
-
-fn transfer(op: Op, key: RemoteKey, local: &Slice) -> Transfer {
-    Transfer {
-        op,
-        key,
-        remote_offset_bytes: 0,
-        local: vec![local.clone()],
-        group: 0,
-    }
-}
-
-fn run(command: &str, args: &[&str]) -> String {
-    let output = Command::new(command).args(args).output().unwrap();
-    assert!(output.status.success(), "{command} {args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -251,7 +161,7 @@ async fn a_port_that_becomes_active_after_the_start_is_taken_into_use() {
     let revision = hosts.ours.revision();
     set_link("up").await;
     until("the port is used", || hosts.ours.names().count() == 1).await;
-    assert_ne!(hosts.ours.revision(), revision);
+    until("the change is told", || hosts.ours.revision() != revision).await;
     let deadline = soon();
     let connection = loop {
         match hosts.open(SESSION).await {
@@ -337,11 +247,17 @@ impl Guard for Gate {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_over_which_a_peer_pulls_a_write_is_not_closed_to_make_room() {
-    let (Some(mut ours), Some(theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
+async fn a_path_over_which_a_peer_pulls_a_write_or_lets_it_in_is_not_closed_to_make_room() {
+    for push in [PushPolicy::Off, PushPolicy::Trusted] {
+        path_under_a_write_is_kept(push).await;
+    }
+}
+
+async fn path_under_a_write_is_kept(push: PushPolicy) {
+    let (Some(mut ours), Some(mut theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
         return;
     };
-    ours.queue_pairs_max = 1;
+    (ours.queue_pairs_max, theirs.push) = (1, push);
     let hosts = Hosts::with(ours, theirs).await;
     let gate = Arc::new(Gate::default());
     let guard = Arc::clone(&gate);
@@ -366,7 +282,15 @@ async fn a_path_over_which_a_peer_pulls_a_write_is_not_closed_to_make_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_ends_at_the_owner_alone_is_connected_again_for_whatever_comes_next() {
-    let Some(hosts) = Hosts::new(1).await else { return };
+    for push in [PushPolicy::Off, PushPolicy::Trusted] {
+        path_that_ended_at_the_owner_is_replaced(push).await;
+    }
+}
+
+async fn path_that_ended_at_the_owner_is_replaced(push: PushPolicy) {
+    let Some(hosts) = Hosts::pushing(1, push).await else {
+        return;
+    };
     let gate = Arc::new(Gate::default());
     let guard = Arc::clone(&gate);
     let (sink, key) = hosts.export_guarded(vec![0; 1 << 20], Rights::Write, guard);

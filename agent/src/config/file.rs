@@ -85,6 +85,7 @@ pub(super) struct RdmaTable {
     pub(super) policy: Option<Spanned<String>>,
     pub(super) devices: Option<Spanned<Vec<String>>>,
     pub(super) gid_index: Option<Spanned<u64>>,
+    pub(super) push: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -27,6 +27,7 @@ pub(super) struct Settings {
     pub(super) rdma_policy: Sourced<String>,
     pub(super) rdma_devices: Option<Sourced<Vec<String>>>,
     pub(super) rdma_gid_index: Option<Sourced<u64>>,
+    pub(super) rdma_push: Sourced<String>,
     pub(super) reservation_ttl_ms: Sourced<u64>,
     pub(super) heartbeat_ms: Sourced<u64>,
     pub(super) unreachable_after_ms: Sourced<u64>,
@@ -101,6 +102,7 @@ impl Settings {
             rdma_policy: merge.text("rdma.policy", None, &tables.rdma.policy, "prefer"),
             rdma_devices: merge.optional("rdma.devices", &tables.rdma.devices),
             rdma_gid_index: merge.optional("rdma.gid_index", &tables.rdma.gid_index),
+            rdma_push: merge.text("rdma.push", None, &tables.rdma.push, "off"),
             reservation_ttl_ms: merge.number(
                 "timeouts.reservation_ttl_ms",
                 &tables.timeouts.reservation_ttl_ms,

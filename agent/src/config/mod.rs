@@ -27,6 +27,7 @@ use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_store_core::placement::nodes::Affinity;
 use tenon_store_core::placement::{Fallback, Strategy};
 use tenon_transport::HugePages;
+use tenon_transport::verbs::engine::PushPolicy;
 
 pub use environment::Environment;
 pub use error::{ConfigError, ConfigErrors, Problem};
@@ -168,6 +169,8 @@ pub struct RdmaConfig {
     pub devices: Option<Vec<String>>,
     /// Row of the GID table to use; `None` for the best one of each port.
     pub gid_index: Option<u32>,
+    /// Whether peers may write to segments themselves.
+    pub push: PushPolicy,
 }
 
 /// How long a node waits.

@@ -74,6 +74,7 @@ struct Rdma {
     devices: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gid_index: Option<u32>,
+    push: String,
 }
 
 #[derive(Serialize)]
@@ -118,6 +119,7 @@ pub(super) fn render(config: &Config) -> String {
             policy: config.rdma.policy.to_string(),
             devices: config.rdma.devices.clone(),
             gid_index: config.rdma.gid_index,
+            push: config.rdma.push.to_string(),
         },
         timeouts: Timeouts {
             reservation_ttl_ms: millis(timeouts.reservation_ttl),

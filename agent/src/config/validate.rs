@@ -17,6 +17,7 @@ use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{NODES_MAX, RESERVATION_TTL_MS_MAX};
 use tenon_store_core::names::UnknownName;
+use tenon_transport::verbs::engine::PushPolicy;
 use tracing::level_filters::LevelFilter;
 
 use super::environment::Environment;
@@ -309,6 +310,7 @@ impl Check<'_> {
                 let index = self.number(index, 0, GID_INDEX_MAX.into());
                 u32::try_from(index).unwrap_or(GID_INDEX_MAX)
             }),
+            push: self.choice(&settings.rdma_push, &PushPolicy::NAMED).unwrap_or_default(),
         }
     }
 

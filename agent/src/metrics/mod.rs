@@ -3,6 +3,7 @@
 
 mod labels;
 mod placement;
+mod push;
 mod room;
 mod scrape;
 #[cfg(test)]

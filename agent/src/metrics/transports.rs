@@ -7,6 +7,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use tenon_client::Transports;
 
 use super::Maker;
+use super::push::OfPush;
 
 /// Set when somebody asks.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub(super) struct OfTransports {
     fallbacks: IntCounter,
     rails: IntGauge,
     events: IntCounterVec,
+    push: OfPush,
     transports: OnceLock<Transports>,
 }
 
@@ -36,6 +38,7 @@ impl OfTransports {
                 "What RDMA devices said unasked: ports that went up, down or changed, queue pairs and devices that failed.",
                 &["event"],
             ),
+            push: OfPush::new(make),
             transports: OnceLock::new(),
         }
     }
@@ -55,6 +58,7 @@ impl OfTransports {
             (self.fallbacks.clone(), count(&counts.fallbacks)),
         ];
         if let Some(rails) = &transports.rails {
+            self.push.set(rails);
             self.rails.set(i64::try_from(rails.names().count()).unwrap_or(i64::MAX));
             let events = rails.events().named().into_iter();
             counters.extend(events.map(|(name, count)| (self.events.with_label_values(&[name]), count)));

@@ -70,6 +70,12 @@ pub enum VerbsError {
         /// Its name and the port's number.
         port: String,
     },
+    /// A request was posted, and the device says nothing of it.
+    #[error("{device} completes no request")]
+    Silent {
+        /// The device.
+        device: String,
+    },
     /// More than the device registers in one piece.
     #[error("cannot register {len_bytes} bytes with {device}: it registers at most {max_bytes} at once")]
     RegionTooLong {

@@ -102,6 +102,7 @@ mod queue_pair;
 mod raw;
 mod request;
 mod transition;
+mod window_probe;
 
 pub mod engine;
 
@@ -120,6 +121,7 @@ pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, Timing};
 pub use request::{Completion, Done, Payload, PostError, PostFailure, ReceiveRequest, Remote, SendRequest, Status};
 pub use transition::{Attribute, QueuePairState};
+pub use window_probe::{Enforced, Windows, probe_windows};
 
 static FAILED_RELEASES: AtomicU64 = AtomicU64::new(0);
 

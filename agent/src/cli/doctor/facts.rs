@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
-use tenon_transport::verbs::{GidEntry, GidKind, GidVerdict, LinkLayer, PortState};
+use tenon_transport::verbs::engine::PushPolicy;
+use tenon_transport::verbs::{GidEntry, GidKind, GidVerdict, LinkLayer, PortState, Windows};
 
 /// Everything that was looked at.
 #[derive(Debug, Clone, Serialize)]
@@ -79,6 +80,9 @@ pub(super) struct Configuration {
     pub(super) link: Option<LinkAddress>,
     /// Whether RDMA is to be used; `None` if the file cannot be used.
     pub(super) rdma: Option<Wish>,
+    /// Whether peers may write themselves; `None` if the file cannot be used.
+    #[serde(serialize_with = "push_policy")]
+    pub(super) push: Option<PushPolicy>,
     /// The memory that is asked for; `None` if the file cannot be used.
     pub(super) segments: Option<Vec<Segment>>,
 }
@@ -246,7 +250,41 @@ pub(super) struct DeviceDetails {
     pub(super) firmware: String,
     pub(super) numa_node: Option<u32>,
     pub(super) max_region_bytes: u64,
+    /// What it makes of memory windows, tried between queue pairs of its own; `None` without a port to try it on.
+    pub(super) windows: Option<Known<WindowsSeen>>,
     pub(super) ports: Vec<Port>,
+}
+
+/// See [`Windows`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "WindowsRow")]
+pub(super) struct WindowsSeen(pub(super) Windows);
+
+/// What was seen, as programs see it.
+#[derive(Serialize)]
+struct WindowsRow {
+    state: &'static str,
+    /// What is not enforced.
+    lacking: Vec<&'static str>,
+}
+
+impl From<WindowsSeen> for WindowsRow {
+    fn from(WindowsSeen(windows): WindowsSeen) -> Self {
+        let lacking = match windows {
+            Windows::None => Vec::new(),
+            Windows::Seen(enforced) => enforced.lacking(),
+        };
+        let state = match windows {
+            Windows::None => "none",
+            Windows::Seen(_) if windows.are_enforced() => "enforced",
+            Windows::Seen(_) => "not_enforced",
+        };
+        Self { state, lacking }
+    }
+}
+
+fn push_policy<S: Serializer>(push: &Option<PushPolicy>, serializer: S) -> Result<S::Ok, S::Error> {
+    push.map(|push| push.to_string()).serialize(serializer)
 }
 
 /// A port of a device.

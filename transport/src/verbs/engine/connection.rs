@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::carry::{Piece, PieceError, carry};
 use super::message::{Ask, Tell};
+use super::offer::another_question;
 use super::path::{Load, Path, Paths};
 use super::plan::{Cut, cuts};
 use super::rails::Rails;
@@ -226,9 +227,7 @@ impl Shared {
             let up = self.paths.some_up().await;
             let up = up.map_err(|reason| TransferError::Disconnected { reason })?;
             let Tell::Resolved { len_bytes, at } = self.ask(&Ask::Resolve { key }, deadline).await? else {
-                return Err(TransferError::Disconnected {
-                    reason: "the peer answered another question than it was asked".to_owned(),
-                });
+                return Err(another_question());
             };
             let is_named = |path: &Arc<Path>| at.iter().any(|(number, _)| *number == path.number);
             self.lose(up.iter().filter(|path| !is_named(path)));

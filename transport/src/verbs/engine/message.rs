@@ -24,6 +24,34 @@ pub(super) struct Accept {
     pub(super) endpoint: Endpoint,
     /// A few bytes that may be read over it, to see whether it carries.
     pub(super) probe: Remote,
+    /// Whether writes under windows may be asked for on it.
+    pub(super) pushes: bool,
+}
+
+/// A range of an export that the initiator wants to write to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    pub(super) key: RemoteKey,
+    pub(super) offset_bytes: u64,
+    pub(super) len_bytes: u64,
+    /// Over which path.
+    pub(super) path: u8,
+}
+
+/// A range that may be written to, until it is settled or the deadline of the call has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    /// What it is settled by.
+    pub(super) grant: u64,
+    pub(super) to: Remote,
+}
+
+/// A grant is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settle {
+    pub(super) grant: u64,
+    /// All bytes were written, as far as the initiator knows.
+    pub(super) landed: bool,
 }
 
 /// Bytes that the owner is to read into an export.
@@ -57,6 +85,10 @@ pub(super) enum Ask {
     Rest(Vec<u8>),
     /// Are paths to be closed? Answered when some are, or after a while.
     Listen,
+    /// Let these be written.
+    Grant(Vec<Want>),
+    /// Take these grants back.
+    Settle(Vec<Settle>),
 }
 
 /// The owner's answer.
@@ -75,6 +107,10 @@ pub(super) enum Tell {
     Done,
     /// Close those of these paths that were not used for some time.
     Crowded { paths: Vec<u8>, idle_ms: u32 },
+    /// What may be written where; `None`: offer it to be read instead.
+    Granted(Vec<Result<Option<Given>, TransferError>>),
+    /// The checksum of each as it landed; `None`: offer it to be read instead.
+    Settled(Vec<Result<Option<u64>, TransferError>>),
     /// What was asked can't be done at all.
     Failed(TransferError),
 }
@@ -85,6 +121,8 @@ const PULL: u8 = 3;
 const FAILED: u8 = 4;
 const REST: u8 = 5;
 const LISTEN: u8 = 6;
+const GRANT: u8 = 7;
+const SETTLE: u8 = 8;
 
 impl Ask {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -122,6 +160,24 @@ impl Ask {
                 put_paths(&mut to, paths);
             }
             Self::Listen => to.push(LISTEN),
+            Self::Grant(wants) => {
+                to.push(GRANT);
+                put_u16(&mut to, wants.len());
+                for want in wants {
+                    to.extend_from_slice(&want.key.0.to_le_bytes());
+                    to.extend_from_slice(&want.offset_bytes.to_le_bytes());
+                    to.extend_from_slice(&want.len_bytes.to_le_bytes());
+                    to.push(want.path);
+                }
+            }
+            Self::Settle(settles) => {
+                to.push(SETTLE);
+                put_u16(&mut to, settles.len());
+                for settle in settles {
+                    to.extend_from_slice(&settle.grant.to_le_bytes());
+                    to.push(u8::from(settle.landed));
+                }
+            }
         }
         to
     }
@@ -159,6 +215,20 @@ impl Ask {
             })?),
             REST => Self::Rest(paths(&mut fields)?),
             LISTEN => Self::Listen,
+            GRANT => Self::Grant(list(fields.u16()?.into(), VERBS_PULLS_MAX, || {
+                Some(Want {
+                    key: RemoteKey(fields.u64()?),
+                    offset_bytes: fields.u64()?,
+                    len_bytes: fields.u64()?,
+                    path: fields.u8()?,
+                })
+            })?),
+            SETTLE => Self::Settle(list(fields.u16()?.into(), VERBS_PULLS_MAX, || {
+                Some(Settle {
+                    grant: fields.u64()?,
+                    landed: fields.u8()? != 0,
+                })
+            })?),
             _ => return None,
         };
         fields.end()?;
@@ -176,6 +246,7 @@ impl Tell {
                     to.push(accept.path);
                     put_endpoint(&mut to, &accept.endpoint);
                     put_remote(&mut to, accept.probe);
+                    to.push(u8::from(accept.pushes));
                 }
                 put_text(&mut to, refused, crate::limits::MAX_REFUSAL_TEXT_BYTES);
             }
@@ -187,19 +258,24 @@ impl Tell {
             Self::Pulled { results, away } => {
                 to.push(PULL);
                 put_paths(&mut to, away);
-                put_u16(&mut to, results.len());
-                for result in results {
-                    match result {
-                        Ok(crc64) => {
-                            to.push(1);
-                            to.extend_from_slice(&crc64.to_le_bytes());
-                        }
-                        Err(error) => {
-                            to.push(0);
-                            put_error(&mut to, error);
-                        }
+                put_results(&mut to, results, |to, crc64| to.extend_from_slice(&crc64.to_le_bytes()));
+            }
+            Self::Granted(results) => {
+                to.push(GRANT);
+                put_results(&mut to, results, |to, given| {
+                    to.push(u8::from(given.is_some()));
+                    if let Some(given) = given {
+                        to.extend_from_slice(&given.grant.to_le_bytes());
+                        put_remote(to, given.to);
                     }
-                }
+                });
+            }
+            Self::Settled(results) => {
+                to.push(SETTLE);
+                put_results(&mut to, results, |to, crc64| {
+                    to.push(u8::from(crc64.is_some()));
+                    to.extend_from_slice(&crc64.unwrap_or(0).to_le_bytes());
+                });
             }
             Self::Done => to.push(REST),
             Self::Crowded { paths, idle_ms } => {
@@ -222,8 +298,13 @@ impl Tell {
             CONNECT => {
                 let accepted = list(fields.u8()?.into(), VERBS_PATHS_MAX, || {
                     let (path, endpoint) = (fields.u8()?, endpoint(&mut fields)?);
-                    let probe = remote(&mut fields)?;
-                    Some(Accept { path, endpoint, probe })
+                    let (probe, pushes) = (remote(&mut fields)?, fields.u8()? != 0);
+                    Some(Accept {
+                        path,
+                        endpoint,
+                        probe,
+                        pushes,
+                    })
                 })?;
                 Self::Connected {
                     accepted,
@@ -236,12 +317,20 @@ impl Tell {
             },
             PULL => {
                 let away = paths(&mut fields)?;
-                let results = list(fields.u16()?.into(), VERBS_PULLS_MAX, || match fields.u8()? {
-                    1 => Some(Ok(fields.u64()?)),
-                    _ => Some(Err(error(&mut fields)?)),
-                })?;
+                let results = results(&mut fields, |fields| fields.u64())?;
                 Self::Pulled { results, away }
             }
+            GRANT => Self::Granted(results(&mut fields, |fields| match fields.u8()? {
+                0 => Some(None),
+                _ => Some(Some(Given {
+                    grant: fields.u64()?,
+                    to: remote(fields)?,
+                })),
+            })?),
+            SETTLE => Self::Settled(results(&mut fields, |fields| {
+                let (is_some, crc64) = (fields.u8()? != 0, fields.u64()?);
+                Some(is_some.then_some(crc64))
+            })?),
             REST => Self::Done,
             LISTEN => Self::Crowded {
                 paths: paths(&mut fields)?,
@@ -327,6 +416,28 @@ fn endpoint(fields: &mut Fields<'_>) -> Option<Endpoint> {
     })
 }
 
+fn put_results<T>(to: &mut Vec<u8>, results: &[Result<T, TransferError>], put: impl Fn(&mut Vec<u8>, &T)) {
+    put_u16(to, results.len());
+    for result in results {
+        to.push(u8::from(result.is_ok()));
+        match result {
+            Ok(found) => put(to, found),
+            Err(error) => put_error(to, error),
+        }
+    }
+}
+
+fn results<T>(
+    fields: &mut Fields<'_>,
+    found: impl Fn(&mut Fields<'_>) -> Option<T>,
+) -> Option<Vec<Result<T, TransferError>>> {
+    let len = fields.u16()?.into();
+    list(len, VERBS_PULLS_MAX, || match fields.u8()? {
+        0 => Some(Err(error(fields)?)),
+        _ => Some(Ok(found(fields)?)),
+    })
+}
+
 fn put_error(to: &mut Vec<u8>, error: &TransferError) {
     let encoded = encode_transfer_error(error);
     put_u16(to, encoded.len());
@@ -369,6 +480,15 @@ mod tests {
         proptest::collection::vec(any::<u8>(), 0..VERBS_PATHS_MAX)
     }
 
+    fn any_want() -> impl Strategy<Value = Want> {
+        any::<(u64, u64, u64, u8)>().prop_map(|(key, offset_bytes, len_bytes, path)| Want {
+            key: RemoteKey(key),
+            offset_bytes,
+            len_bytes,
+            path,
+        })
+    }
+
     fn any_ask() -> impl Strategy<Value = Ask> {
         let offer = (any::<u8>(), any::<u128>(), 0..=128u8, any_endpoint());
         let offer = offer.prop_map(|(path, address, bits, endpoint)| Offer {
@@ -391,17 +511,27 @@ mod tests {
             proptest::collection::vec(pull, 0..4).prop_map(Ask::Pull),
             any_paths().prop_map(Ask::Rest),
             Just(Ask::Listen),
+            proptest::collection::vec(any_want(), 0..4).prop_map(Ask::Grant),
+            proptest::collection::vec(any::<(u64, bool)>(), 0..4).prop_map(|settles| {
+                let settle = |(grant, landed)| Settle { grant, landed };
+                Ask::Settle(settles.into_iter().map(settle).collect())
+            }),
         ]
     }
 
     fn any_tell() -> impl Strategy<Value = Tell> {
-        let accept = (any::<u8>(), any_endpoint(), any_remote()).prop_map(|(path, endpoint, probe)| Accept {
+        let accept = (any::<u8>(), any_endpoint(), any_remote(), any::<bool>());
+        let accept = accept.prop_map(|(path, endpoint, probe, pushes)| Accept {
             path,
             endpoint,
             probe,
+            pushes,
         });
+        let given = (any::<u64>(), any_remote()).prop_map(|(grant, to)| Given { grant, to });
         let error = any::<u64>().prop_map(|key| TransferError::UnknownKey { key: RemoteKey(key) });
         let pulled = prop_oneof![any::<u64>().prop_map(Ok), error.clone().prop_map(Err)];
+        let granted = prop_oneof![proptest::option::of(given).prop_map(Ok), error.clone().prop_map(Err)];
+        let settled = prop_oneof![any::<Option<u64>>().prop_map(Ok), error.clone().prop_map(Err)];
         prop_oneof![
             (proptest::collection::vec(accept, 0..4), "[a-z]{0,20}")
                 .prop_map(|(accepted, refused)| Tell::Connected { accepted, refused }),
@@ -410,6 +540,8 @@ mod tests {
                 .prop_map(|(results, away)| Tell::Pulled { results, away }),
             Just(Tell::Done),
             (any_paths(), any::<u32>()).prop_map(|(paths, idle_ms)| Tell::Crowded { paths, idle_ms }),
+            proptest::collection::vec(granted, 0..4).prop_map(Tell::Granted),
+            proptest::collection::vec(settled, 0..4).prop_map(Tell::Settled),
             error.prop_map(Tell::Failed),
         ]
     }

@@ -9,7 +9,9 @@
 //! *Reads* are one-sided: the peer's processor takes no part, so nothing is held there and no stamp comes back
 //! ([`Connection::guards_reads`](crate::Connection::guards_reads) is false). *Writes* are pulled: the initiator offers its
 //! bytes, and the owner reads them: memory that this process has registered is readable as a whole while it is, other memory
-//! for that time and range. Nobody has the right to write to an owner.
+//! for that time and range. Nobody has the right to write to an owner. Where the owner lets peers *push* ([`PushPolicy`]), a
+//! write that stands alone is an RDMA WRITE by the initiator, under a memory window that the owner binds for exactly that
+//! range and takes back before the write counts as ended.
 //!
 //! Beside the queue pairs there is a link ([`Channel::Rdma`](crate::link::Channel)), which authenticates the peer; over it
 //! queue pairs are connected, keys resolved and bytes offered. When it ends, the paths do.
@@ -29,19 +31,28 @@ mod carry;
 mod connection;
 mod events;
 mod flight;
+mod grants;
 mod message;
 mod offer;
 mod path;
 mod plan;
 mod pool;
+mod push;
+mod push_policy;
 mod rail;
 mod rails;
+#[cfg(feature = "conformance")]
+mod rogue;
 mod room;
 mod subnet;
 mod supervisor;
 mod target;
+mod window;
 
 pub use connection::{OpenError, RdmaConnection};
 pub use events::EventCounts;
+pub use push_policy::{PushPolicy, Writes, WritesOfAWay};
 pub use rails::{NoRails, Rails, RailsOptions, Registration};
+#[cfg(feature = "conformance")]
+pub use rogue::{Rogue, RogueGrant};
 pub use target::RdmaTarget;

@@ -46,8 +46,8 @@ struct Ended {
 }
 
 impl Shared {
-    /// Carries out writes; one result each, in the order of `indices`.
-    pub(super) async fn write(
+    /// Carries out writes by offering them; one result each, in the order of `indices`.
+    pub(super) async fn have_pulled(
         self: &Arc<Self>,
         batch: &[Transfer],
         indices: &[usize],
@@ -222,7 +222,7 @@ impl Shared {
                     .collect()
             }
             Ok(Ok(Err(error))) => failed(error),
-            Ok(Ok(Ok(_)) | Err(_)) => failed(disconnected("the peer answered another question than it was asked")),
+            Ok(Ok(Ok(_)) | Err(_)) => failed(another_question()),
             Err(_) => failed(late()),
         }
     }
@@ -234,8 +234,12 @@ fn disconnected(reason: &str) -> TransferError {
     }
 }
 
+pub(super) fn another_question() -> TransferError {
+    disconnected("the peer answered another question than it was asked")
+}
+
 /// Nothing of an item is known to have moved; [`judge`] says how much of its transfer has.
-fn late() -> TransferError {
+pub(super) fn late() -> TransferError {
     TransferError::Deadline {
         moved_bytes: 0,
         len_bytes: 0,
@@ -243,7 +247,7 @@ fn late() -> TransferError {
 }
 
 /// What became of a write whose items, in order, ended so.
-fn judge(len_bytes: u64, items: Vec<(u64, Result<u64, TransferError>)>) -> TransferResult {
+pub(super) fn judge(len_bytes: u64, items: Vec<(u64, Result<u64, TransferError>)>) -> TransferResult {
     let moved = items.iter().filter(|(_, result)| result.is_ok());
     let moved_bytes = moved.map(|(len_bytes, _)| len_bytes).sum();
     let (mut whole, mut failure) = (None::<u64>, None);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::flight::{Flight, Ticket};
 use super::pool::Slot;
 use crate::limits::VERBS_FLUSH_TIMEOUT;
-use crate::verbs::{Local, PostFailure, QueuePair, Remote, SendRequest, Status};
+use crate::verbs::{Local, MemoryWindow, Payload, PostFailure, QueuePair, Remote, SendRequest, Status};
 
 /// One queue pair, connected over one rail.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub(super) struct Path {
     pub(super) number: u8,
     /// Which of this process's rails.
     pub(super) rail: usize,
+    /// The owner lets the initiator write over it, under windows.
+    pub(super) pushes: bool,
+    /// Windows that are not bound. They go before their queue pair.
+    windows: Mutex<Vec<MemoryWindow<Ticket>>>,
     queue_pair: QueuePair<Ticket>,
     /// Places of the send queue.
     places: Arc<Semaphore>,
@@ -85,12 +89,23 @@ pub(super) struct ReadRequest {
     pub(super) slots: Vec<Arc<Slot>>,
 }
 
+/// A write to be posted.
+#[derive(Debug)]
+pub(super) struct WriteRequest {
+    /// Its place in its flight.
+    pub(super) request: usize,
+    pub(super) to: Remote,
+    pub(super) from: Vec<Local>,
+}
+
 impl Path {
-    pub(super) fn new(number: u8, rail: usize, queue_pair: QueuePair<Ticket>) -> Arc<Self> {
+    pub(super) fn new(number: u8, rail: usize, pushes: bool, queue_pair: QueuePair<Ticket>) -> Arc<Self> {
         let places = queue_pair.options().send_requests as usize;
         Arc::new(Self {
             number,
             rail,
+            pushes,
+            windows: Mutex::default(),
             queue_pair,
             places: Arc::new(Semaphore::new(places)),
             usage: Usage::new(),
@@ -120,6 +135,38 @@ impl Path {
             }
             self.post_now(requests);
         }
+    }
+
+    /// Posts writes, one after the other, as the queue has room for them. Each lands in its flight.
+    pub(super) async fn post_writes(&self, flight: &Arc<Flight>, writes: Vec<WriteRequest>) {
+        for write in writes {
+            let Some(ticket) = self.ticket(flight, write.request).await else {
+                return;
+            };
+            self.post_now(vec![SendRequest::write(write.to, Payload::Parts(write.from), ticket)]);
+        }
+    }
+
+    /// A place in the queue for one request, when there is one.
+    pub(super) async fn ticket(&self, flight: &Arc<Flight>, request: usize) -> Option<Ticket> {
+        // The semaphore is never closed.
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        Some(Ticket::new(flight, request, place, Vec::new()))
+    }
+
+    /// A window that is not bound; `None` if the device has no more.
+    pub(super) fn spare_window(&self) -> Option<MemoryWindow<Ticket>> {
+        if let Some(window) = self.windows.lock().pop() {
+            return Some(window);
+        }
+        let made = MemoryWindow::new(&self.queue_pair);
+        made.inspect_err(|error| tracing::debug!(path = self.number, %error, "no window can be made"))
+            .ok()
+    }
+
+    /// Keeps a window that is not bound any more for the next time.
+    pub(super) fn keep_window(&self, window: MemoryWindow<Ticket>) {
+        self.windows.lock().push(window);
     }
 
     fn post_now(&self, requests: Vec<SendRequest<Ticket>>) {
@@ -276,6 +323,12 @@ impl Paths {
 
     pub(super) fn up(&self) -> Vec<Arc<Path>> {
         self.state.borrow().up.clone()
+    }
+
+    /// Whether it is up still.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        let state = self.state.borrow();
+        state.up.iter().any(|other| std::ptr::eq(&**other, path))
     }
 
     /// The paths that are up, once one is; those that rest are wanted again. Why there will be none, if all is closed. An

@@ -10,13 +10,14 @@ use tokio::time::sleep;
 
 use super::flight::Ticket;
 use super::pool::Pool;
+use super::push_policy::PushPolicy;
 use super::rails::RailsOptions;
 use super::subnet::Subnet;
 use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_LET_GO_PERIOD, VERBS_SEND_REQUESTS};
 use crate::task::OwnedTask;
 use crate::verbs::{
     Access, Completion, CompletionChannel, CompletionQueue, Device, GidEntry, PortState, ProtectionDomain, QueuePair,
-    QueuePairOptions, VerbsError, choose_gid,
+    QueuePairOptions, VerbsError, Windows, choose_gid,
 };
 
 /// A port's address, and the network that it is in.
@@ -34,6 +35,7 @@ pub(super) struct Rail {
     pub(super) device: String,
     pub(super) port: u8,
     gid_index: Option<u32>,
+    push: PushPolicy,
     state: RwLock<State>,
 }
 
@@ -43,6 +45,8 @@ struct State {
     opened: Option<Arc<Opened>>,
     /// While it can be used; else why it can't.
     address: Result<Address, String>,
+    /// What the device makes of windows, once that was tried.
+    windows: Option<Windows>,
 }
 
 /// A device that is in use, and what belongs to one of its ports.
@@ -80,16 +84,39 @@ impl Rail {
             _reaper: OwnedTask::spawn(reap(name.clone(), channel, options.spin)),
         };
         let address = opened.address(port, options.gid_index)?;
+        let found = address.as_ref().ok();
+        let windows = found.and_then(|found| options.push.tried_on(&name, device, &found.gid));
         Ok(Self {
             name,
             device: device.name().to_owned(),
             port,
             gid_index: options.gid_index,
+            push: options.push,
             state: RwLock::new(State {
                 opened: Some(Arc::new(opened)),
                 address,
+                windows,
             }),
         })
+    }
+
+    /// What the device makes of windows, if that was tried.
+    pub(super) fn windows(&self) -> Option<Windows> {
+        self.state.read().windows
+    }
+
+    /// Whether peers may write over it, under windows.
+    pub(super) fn pushes(&self) -> bool {
+        self.windows().is_some_and(|windows| self.push.allows(windows))
+    }
+
+    /// What memory is registered for besides, so that windows can be bound to it.
+    pub(super) fn for_windows(&self) -> Access {
+        let has_windows = self.opened().is_ok_and(|opened| opened.device.attributes().windows);
+        match self.push != PushPolicy::Off && has_windows {
+            true => Access::BIND_WINDOWS,
+            false => Access::LOCAL_READ,
+        }
     }
 
     /// Its address, while it can be used; else why it can't.
@@ -116,11 +143,18 @@ impl Rail {
             Ok(address) => address,
             Err(error) => Err(error.to_string()),
         };
+        let before = self.windows();
+        let windows = match &address {
+            // Tried when the port can be used for the first time.
+            Ok(found) if before.is_none() => self.push.tried_on(&self.name, &opened.device, &found.gid),
+            _ => before,
+        };
         let mut state = self.state.write();
         if state.address == address || state.opened.is_none() {
             return None;
         }
         state.address = address.clone();
+        state.windows = windows;
         Some(address)
     }
 
@@ -131,8 +165,8 @@ impl Rail {
         state.opened.take()
     }
 
-    /// A new queue pair in INIT, which lets its peer read.
-    pub(super) fn queue_pair(&self) -> Result<QueuePair<Ticket>, VerbsError> {
+    /// A new queue pair in INIT, which lets its peer do this at most.
+    pub(super) fn queue_pair(&self, access: Access) -> Result<QueuePair<Ticket>, VerbsError> {
         let opened = self.opened()?;
         let options = QueuePairOptions {
             port: self.port,
@@ -140,7 +174,7 @@ impl Rail {
             ..QueuePairOptions::default()
         };
         let queue_pair = QueuePair::new(&opened.domain, &opened.queue, options)?;
-        queue_pair.initialise(Access::REMOTE_READ)?;
+        queue_pair.initialise(access)?;
         Ok(queue_pair)
     }
 }

@@ -13,13 +13,14 @@ use super::events::{EventCounts, follow, look};
 use super::flight::Ticket;
 use super::path::{Path, Paths};
 use super::pool::Slot;
+use super::push_policy::{PushPolicy, Writes};
 use super::rail::Rail;
 use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX};
 use crate::memory::{Memory, Slice};
 use crate::task::OwnedTask;
 use crate::verbs::{
     Access, AsyncEvents, Device, GidEntry, Local, MemoryRegion, ProtectionDomain, QueuePair, Timing, VerbsError,
-    devices,
+    Windows, devices,
 };
 
 /// How devices are chosen and used.
@@ -37,6 +38,8 @@ pub struct RailsOptions {
     pub queue_pairs_max: u32,
     /// Whether devices are kept that have no port to use yet: for programs that live long enough to see one.
     pub waits_for_ports: bool,
+    /// Whether peers may write by themselves.
+    pub push: PushPolicy,
 }
 
 impl Default for RailsOptions {
@@ -50,6 +53,7 @@ impl Default for RailsOptions {
             timing: Timing::default(),
             queue_pairs_max: VERBS_QUEUE_PAIRS_MAX,
             waits_for_ports: false,
+            push: PushPolicy::default(),
         }
     }
 }
@@ -80,6 +84,7 @@ pub struct Rails {
     /// Counts changes of what rails can be used.
     changes: watch::Sender<u64>,
     events: EventCounts,
+    writes: Writes,
     /// What follows the events of the devices of these rails, each of which it keeps open.
     followers: Mutex<Vec<(Vec<usize>, OwnedTask)>>,
     runtime: Handle,
@@ -142,6 +147,7 @@ impl Rails {
             connections: Mutex::default(),
             changes: watch::Sender::new(0),
             events: EventCounts::default(),
+            writes: Writes::default(),
             followers: Mutex::default(),
             runtime: runtime.clone(),
         });
@@ -191,6 +197,25 @@ impl Rails {
         &self.events
     }
 
+    /// What the device of each rail makes of memory windows, by the name of the rail, where that was tried.
+    #[must_use]
+    pub fn windows(&self) -> Vec<(String, Windows)> {
+        let tried = |rail: &Arc<Rail>| Some((rail.name.clone(), rail.windows()?));
+        self.rails.iter().filter_map(tried).collect()
+    }
+
+    /// How many rails peers may write over now.
+    #[must_use]
+    pub fn pushing(&self) -> usize {
+        self.rails.iter().filter(|rail| rail.is_up() && rail.pushes()).count()
+    }
+
+    /// What peers wrote to exports of this process.
+    #[must_use]
+    pub fn writes(&self) -> &Writes {
+        &self.writes
+    }
+
     pub(super) fn all(&self) -> &[Arc<Rail>] {
         &self.rails
     }
@@ -213,9 +238,11 @@ impl Rails {
             known.count += 1;
             return Ok(registration());
         }
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         let register = |rail: &Arc<Rail>| match rail.opened() {
-            Ok(opened) => MemoryRegion::register(&opened.domain, memory.whole(), access).map(Some),
+            Ok(opened) => {
+                let access = Access::LOCAL_WRITE | Access::REMOTE_READ | rail.for_windows();
+                MemoryRegion::register(&opened.domain, memory.whole(), access).map(Some)
+            }
             Err(_) => Ok(None),
         };
         let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
@@ -252,6 +279,24 @@ impl Rails {
         Ok(landing)
     }
 
+    /// The part of memory that a slice is, for a window on one rail.
+    pub(super) fn for_window(&self, rail: usize, slice: &Slice) -> Result<Local, VerbsError> {
+        let region = match self.region(rail, slice.memory()) {
+            Some(region) => region,
+            None => self.lend(rail, slice, Access::LOCAL_WRITE | Access::BIND_WINDOWS)?,
+        };
+        region.part_of(slice)
+    }
+
+    /// The part of memory that a slice is, for a write on one rail.
+    pub(super) fn source(&self, rail: usize, slice: &Slice) -> Result<Local, VerbsError> {
+        let region = match self.region(rail, slice.memory()) {
+            Some(region) => region,
+            None => self.lend(rail, slice, Access::LOCAL_READ)?,
+        };
+        region.part_of(slice)
+    }
+
     /// Registers a slice alone.
     pub(super) fn lend(&self, rail: usize, slice: &Slice, access: Access) -> Result<Arc<MemoryRegion>, VerbsError> {
         let opened = self.rails[rail].opened()?;
@@ -277,11 +322,11 @@ impl Rails {
         self.changes.subscribe()
     }
 
-    /// A new queue pair of a rail, in INIT. Where there are as many as there may be, those that this side has not used for
+    /// A new queue pair of a rail, in INIT, which lets its peer do this at most. Where there are as many as there may be, those that this side has not used for
     /// the longest time make room.
-    pub(super) fn queue_pair(&self, rail: usize) -> Result<QueuePair<Ticket>, VerbsError> {
+    pub(super) fn queue_pair(&self, rail: usize, access: Access) -> Result<QueuePair<Ticket>, VerbsError> {
         loop {
-            match self.rails[rail].queue_pair() {
+            match self.rails[rail].queue_pair(access) {
                 Err(VerbsError::CompletionQueueFull { .. }) if self.rest_least_used(rail) => {}
                 made => return made,
             }

@@ -146,10 +146,13 @@ impl Shared {
     fn offer(&self, number: u8) -> Result<Offered, String> {
         let rail = &self.rails.all()[usize::from(number)];
         let address = rail.address().map_err(|reason| format!("{}: {reason}", rail.name))?;
-        let made = self.rails.queue_pair(number.into()).and_then(|queue_pair| {
-            let endpoint = queue_pair.endpoint(&address.gid, rand::random())?;
-            Ok((queue_pair, endpoint))
-        });
+        let made = self
+            .rails
+            .queue_pair(number.into(), Access::REMOTE_READ)
+            .and_then(|queue_pair| {
+                let endpoint = queue_pair.endpoint(&address.gid, rand::random())?;
+                Ok((queue_pair, endpoint))
+            });
         let (queue_pair, endpoint) = made.map_err(|error| format!("{}: {error}", rail.name))?;
         Ok(Offered {
             queue_pair,
@@ -190,7 +193,7 @@ impl Shared {
             let Offered { queue_pair, gid, offer } = made.remove(&accept.path)?;
             Some(async move {
                 queue_pair.connect(&offer.endpoint, &gid, &accept.endpoint, self.rails.timing())?;
-                let path = Path::new(accept.path, accept.path.into(), queue_pair);
+                let path = Path::new(accept.path, accept.path.into(), accept.pushes, queue_pair);
                 self.probe(&path, &accept, deadline).await?;
                 Ok::<_, Unusable>((path, gid))
             })

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::carry::{Piece, PieceError, carry};
 use super::flight::Ticket;
+use super::grants::Grants;
 use super::message::{Accept, Ask, Offer, Pull, Tell};
 use super::path::{Path, Paths};
 use super::plan::window;
@@ -34,12 +35,12 @@ use crate::verbs::{Access, GidEntry, MemoryRegion, QueuePair, Remote, VerbsError
 /// ([`Serving::rdma`](crate::link::Serving)).
 pub struct RdmaTarget {
     inner: Arc<Inner>,
-    runtime: Handle,
 }
 
-struct Inner {
-    rails: Arc<Rails>,
-    exports: Arc<Exports>,
+pub(super) struct Inner {
+    pub(super) rails: Arc<Rails>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) runtime: Handle,
     /// What new paths are tried with.
     probe: Registration,
     probed: Arc<Memory>,
@@ -47,9 +48,10 @@ struct Inner {
 }
 
 /// What one link has set up.
-struct Connected {
-    session: SessionId,
-    paths: Arc<Paths>,
+pub(super) struct Connected {
+    pub(super) session: SessionId,
+    pub(super) paths: Arc<Paths>,
+    pub(super) grants: Grants,
     room: Room,
     /// Exports that are not registered by their owner, registered for this peer: by key, one region per rail.
     lent: Mutex<HashMap<(RemoteKey, usize), Arc<MemoryRegion>>>,
@@ -67,6 +69,7 @@ impl RdmaTarget {
         let inner = Arc::new(Inner {
             rails,
             exports,
+            runtime,
             probe,
             probed,
             sessions: Mutex::default(),
@@ -77,8 +80,10 @@ impl RdmaTarget {
                 inner.revoked(key);
             }
         });
-        runtime.spawn(let_go(Arc::downgrade(&inner), inner.rails.changes()));
-        Ok(Self { inner, runtime })
+        inner
+            .runtime
+            .spawn(let_go(Arc::downgrade(&inner), inner.rails.changes()));
+        Ok(Self { inner })
     }
 }
 
@@ -97,6 +102,7 @@ impl Service for RdmaTarget {
         let inner = Arc::clone(&self.inner);
         // A task of its own: what it reads into memory is ended in order, also when nobody waits for the answer.
         let answering = self
+            .inner
             .runtime
             .spawn(async move { inner.answer(&session, deadline, &request).await });
         Box::pin(async move {
@@ -109,6 +115,7 @@ impl Service for RdmaTarget {
         let connected = Connected {
             session: session.session,
             paths: self.inner.rails.paths(false),
+            grants: Grants::new(),
             room: Room::default(),
             lent: Mutex::default(),
         };
@@ -120,6 +127,7 @@ impl Service for RdmaTarget {
         let connected = self.inner.sessions.lock().remove(&name_of(session));
         if let Some(connected) = connected {
             connected.paths.close("the peer's link has ended");
+            self.inner.grants_ended(&connected);
             connected.room.close();
         }
     }
@@ -145,8 +153,9 @@ async fn let_go(inner: Weak<Inner>, mut changes: watch::Receiver<u64>) {
         let Some(inner) = inner.upgrade() else { return };
         let sessions: Vec<Arc<Connected>> = inner.sessions.lock().values().cloned().collect();
         for connected in sessions {
-            let is_there = |rail: usize| inner.rails.all()[rail].opened().is_ok();
-            connected.forget(|_, rail| !is_there(rail));
+            let is_gone = |rail: usize| inner.rails.all()[rail].opened().is_err();
+            connected.forget(|_, rail| is_gone(rail));
+            inner.grants_lost(&connected, |path| is_gone(path.rail));
         }
     }
 }
@@ -174,6 +183,7 @@ impl Inner {
             Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers).await,
             Ask::Rest(paths) => {
                 connected.paths.end(&paths);
+                self.grants_lost(&connected, |path| paths.contains(&path.number));
                 Tell::Done
             }
             Ask::Listen => connected.room.next(VERBS_LISTEN_TIMEOUT).await,
@@ -186,6 +196,8 @@ impl Inner {
                 let away = named.into_iter().filter(|number| !is_up(number)).collect();
                 Tell::Pulled { results, away }
             }
+            Ask::Grant(wants) => Tell::Granted(self.grant(&connected, wants, deadline).await),
+            Ask::Settle(settles) => Tell::Settled(self.settle(&connected, settles).await),
         }
     }
 
@@ -218,10 +230,15 @@ impl Inner {
         gid: &GidEntry,
         offer: &Offer,
     ) -> Result<Accept, VerbsError> {
-        let queue_pair = self.queue_pair(number).await?;
+        let pushes = self.rails.all()[number].pushes();
+        let access = match pushes {
+            true => Access::REMOTE_READ | Access::REMOTE_WRITE,
+            false => Access::REMOTE_READ,
+        };
+        let queue_pair = self.queue_pair(number, access).await?;
         let endpoint = queue_pair.endpoint(gid, rand::random())?;
         queue_pair.connect(&endpoint, gid, &offer.endpoint, self.rails.timing())?;
-        let path = Path::new(offer.path, number, queue_pair);
+        let path = Path::new(offer.path, number, pushes, queue_pair);
         connected.paths.add(Arc::clone(&path));
         // What changed before it was added has not ended it.
         let probe = self.rails.region(number, &self.probed);
@@ -238,14 +255,15 @@ impl Inner {
                 address: probe.address(),
                 key: probe.key(),
             },
+            pushes,
         })
     }
 
     /// A new queue pair; peers are asked for room where there is none.
-    async fn queue_pair(&self, rail: usize) -> Result<QueuePair<Ticket>, VerbsError> {
+    async fn queue_pair(&self, rail: usize, access: Access) -> Result<QueuePair<Ticket>, VerbsError> {
         for idle in [VERBS_IDLE_LONG, VERBS_IDLE_MIN] {
             let is_full = |made: &Result<_, _>| matches!(made, Err(VerbsError::CompletionQueueFull { .. }));
-            let mut made = self.rails.queue_pair(rail);
+            let mut made = self.rails.queue_pair(rail, access);
             if !is_full(&made) {
                 return made;
             }
@@ -253,13 +271,13 @@ impl Inner {
             let until = Instant::now() + VERBS_ROOM_TIMEOUT;
             while is_full(&made) && Instant::now() < until {
                 sleep(VERBS_ROOM_POLL).await;
-                made = self.rails.queue_pair(rail);
+                made = self.rails.queue_pair(rail, access);
             }
             if !is_full(&made) {
                 return made;
             }
         }
-        self.rails.queue_pair(rail)
+        self.rails.queue_pair(rail, access)
     }
 
     fn ask_for_room(&self, rail: usize, idle: Duration) {
@@ -329,6 +347,7 @@ impl Inner {
     fn revoked(&self, key: RemoteKey) {
         let sessions: Vec<Arc<Connected>> = self.sessions.lock().values().cloned().collect();
         for connected in sessions {
+            self.grants_revoked(&connected, key);
             connected.forget(|of, _| of == key);
         }
     }
@@ -382,12 +401,14 @@ impl Inner {
         if let Some(error) = carried.into_iter().find_map(Result::err) {
             return Err(told(error, len_bytes));
         }
-        landed(&granted, len_bytes)
+        let crc64 = landed(&granted, len_bytes)?;
+        self.rails.writes().pulled.add(len_bytes);
+        Ok(crc64)
     }
 }
 
-/// All bytes of a pull are in memory.
-fn landed(granted: &Granted, len_bytes: u64) -> Result<u64, TransferError> {
+/// All bytes of a write are in memory.
+pub(super) fn landed(granted: &Granted, len_bytes: u64) -> Result<u64, TransferError> {
     let sum = granted.touch(0, |memory, offset_bytes| {
         memory.crc64(offset_bytes..offset_bytes + len_bytes)
     })?;

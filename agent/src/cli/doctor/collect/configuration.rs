@@ -53,6 +53,7 @@ fn usable(file: Option<PathBuf>, config: &Config, secret_error: Option<&ConfigEr
             RdmaPolicy::Prefer => Wish::Prefer,
             RdmaPolicy::Forbid => Wish::Off,
         }),
+        push: Some(config.rdma.push),
         segments: Some(config.segments.iter().map(segment).collect()),
     }
 }
@@ -74,6 +75,7 @@ fn unusable(file: Option<PathBuf>, errors: &ConfigErrors) -> Configuration {
         members: 0,
         link: None,
         rdma: None,
+        push: None,
         segments: None,
     }
 }

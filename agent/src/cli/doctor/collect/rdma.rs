@@ -1,8 +1,11 @@
 //! RDMA devices as the library of verbs shows them, and what the kernel has.
 
 use super::kernel;
-use crate::cli::doctor::facts::{Device, DeviceDetails, Gid, Known, Library, Port, PortDetails, Rdma};
-use tenon_transport::verbs::{self, GidEntry, VerbsError, judge_gids};
+use std::sync::Arc;
+
+use tenon_transport::verbs::{self, GidEntry, PortState, VerbsError, judge_gids};
+
+use crate::cli::doctor::facts::{Device, DeviceDetails, Gid, Known, Library, Port, PortDetails, Rdma, WindowsSeen};
 
 /// Asks every device.
 pub(super) fn look() -> Rdma {
@@ -35,14 +38,26 @@ fn device(name: String) -> Device {
     Device { name, details }
 }
 
-fn details(device: &verbs::Device) -> DeviceDetails {
+fn details(device: &Arc<verbs::Device>) -> DeviceDetails {
     let attributes = device.attributes();
     DeviceDetails {
         firmware: attributes.firmware.clone(),
         numa_node: device.numa_node(),
         max_region_bytes: attributes.max_region_bytes,
+        windows: windows(device),
         ports: (1..=attributes.ports).map(|number| port(device, number)).collect(),
     }
+}
+
+/// Tried on the first port that can carry something.
+fn windows(device: &Arc<verbs::Device>) -> Option<Known<WindowsSeen>> {
+    let usable = |number| {
+        let port = device.port(number).ok()?;
+        let gid = verbs::choose_gid(&device.gids(number).ok()?, None)?;
+        (port.state == PortState::Active).then_some(gid)
+    };
+    let gid = (1..=device.attributes().ports).find_map(usable)?;
+    Some(Known::from_result(verbs::probe_windows(device, &gid).map(WindowsSeen)))
 }
 
 fn port(device: &verbs::Device, number: u8) -> Port {

@@ -9,6 +9,7 @@ mod configuration;
 mod link;
 mod memory;
 mod peers;
+mod push;
 mod rdma;
 #[cfg(test)]
 pub(super) mod samples;

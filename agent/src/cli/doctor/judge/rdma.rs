@@ -4,7 +4,7 @@ use super::super::facts::{
     Configuration, Device, DeviceDetails, Gid, Known, Library, Module, ModuleState, Port, PortDetails, Purpose, Rdma,
     Wish, state_name,
 };
-use super::{bytes, count};
+use super::{bytes, count, push};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
 use tenon_transport::verbs::{GidKind, LinkLayer};
 
@@ -126,6 +126,7 @@ fn judge_device(device: &Device, rdma: &Rdma, configuration: &Configuration) -> 
     );
     let mut findings = vec![Finding::new(DEVICE, Verdict::Ok, &device.name, message)];
     findings.extend(region_size(&device.name, details, configuration));
+    findings.extend(push::judge(&device.name, details, configuration.push));
     for port in &details.ports {
         findings.extend(judge_port(&device.name, port));
     }

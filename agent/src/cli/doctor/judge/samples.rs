@@ -5,11 +5,12 @@ use std::net::Ipv6Addr;
 use super::super::facts::{
     Agent, AgentAnswer, AgentState, Backing, Bound, Configuration, Device, DeviceDetails, Facts, Gid, Host,
     HugePagePool, Known, Library, LinkAddress, LockedMemory, Memory, Module, ModuleState, MountedSegment, Outcome,
-    Peer, Port, PortDetails, Purpose, Rdma, Reach, Segment, Wish,
+    Peer, Port, PortDetails, Purpose, Rdma, Reach, Segment, WindowsSeen, Wish,
 };
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
-use tenon_transport::verbs::{GidEntry, GidKind, GidVerdict, LinkLayer, PortState};
+use tenon_transport::verbs::engine::PushPolicy;
+use tenon_transport::verbs::{Enforced, GidEntry, GidKind, GidVerdict, LinkLayer, PortState, Windows};
 
 const SELF: NodeId = NodeId::from_bytes([1; 16]);
 const PEER: NodeId = NodeId::from_bytes([2; 16]);
@@ -37,6 +38,7 @@ pub(in crate::cli::doctor) fn good_host() -> Facts {
                 },
             }),
             rdma: Some(Wish::Prefer),
+            push: Some(PushPolicy::Off),
             segments: Some(vec![Segment {
                 len_bytes: 64 << 30,
                 table_bytes: 1 << 30,
@@ -135,6 +137,11 @@ fn device(name: &str) -> Device {
             firmware: "22.31.1014".into(),
             numa_node: Some(1),
             max_region_bytes: u64::MAX,
+            windows: Some(Known::Yes(WindowsSeen(Windows::Seen(Enforced {
+                bounds: true,
+                key: true,
+                invalidation: true,
+            })))),
             ports: vec![Port {
                 number: 1,
                 details: Known::Yes(port),
@@ -177,6 +184,7 @@ pub(in crate::cli::doctor) fn host_of_which_nothing_can_be_read() -> Facts {
         members: 0,
         link: None,
         rdma: None,
+        push: None,
         segments: None,
         ..facts.configuration
     };

@@ -1,0 +1,137 @@
+# Two agents, one of which trusts its peers to write under memory windows, and one of which has tried its device first. Run by rdma_push.rs.
+set -eu
+work=$(mktemp -d)
+bytes=$((3 * 1024 * 1024 + 17))
+
+fail() {
+    echo "FAILED: $*" >&2
+    for node in a b; do
+        echo "--- log of $node" >&2
+        tail -n 30 "$work/$node/log" >&2 || true
+    done
+    exit 1
+}
+
+step() { echo "== $*"; }
+
+prepare() { # node
+    mkdir -p "$work/$1"
+    tenond --init --state-dir "$work/$1/state"
+}
+
+configure() { # node number device push
+    cat >"$work/$1/tenond.toml" <<TOML
+[node]
+state_dir = "$work/$1/state"
+[cluster]
+view = "static"
+members = [
+    { id = "$id_a", endpoint = "127.0.0.1:7731" },
+    { id = "$id_b", endpoint = "127.0.0.1:7732" },
+]
+[listen]
+http = "127.0.0.1:772$2"
+link = "127.0.0.1:773$2"
+unix = "$work/$1/sock"
+[timeouts]
+heartbeat_ms = 500
+unreachable_after_ms = 3000
+[[segments]]
+size = "32MiB"
+huge_pages = "off"
+[rdma]
+policy = "require"
+devices = ["$3"]
+push = "$4"
+TOML
+}
+
+start() { # node
+    tenond --config "$work/$1/tenond.toml" >>"$work/$1/log" 2>&1 &
+    eval "pid_$1=$!"
+}
+
+metric() { # number name
+    wget -q -O - "http://127.0.0.1:772$1/metrics" | awk -v name="$2" '$1 == name {print $2}'
+}
+
+written() { # number way
+    metric "$1" "tenon_rdma_writes_total{way=\"$2\"}"
+}
+
+put() { # node key file
+    eval "to=\$id_$1"
+    tenon --connect "unix:$work/b/sock" --rdma require put --node "$to" "$2" "$3"
+}
+
+# Read by the other agent, over its own device.
+got_through() { # number key file
+    wget -q -O "$work/got" "http://127.0.0.1:772$1/v1/objects/$2" || return 1
+    cmp -s "$3" "$work/got" || fail "other bytes of $2 through node $1"
+}
+
+id_a=$(prepare a)
+id_b=$(prepare b)
+configure a 1 rxe0 trusted
+configure b 2 rxe1 probed
+head -c "$bytes" /dev/urandom >"$work/file"
+head -c $((20 * 1024 * 1024)) /dev/urandom >"$work/large"
+for node in a b; do start "$node"; done
+
+step "two agents see each other, and say what their devices make of windows"
+for node in a b; do
+    tries=0
+    until [ "$(tenon --connect "unix:$work/$node/sock" --rdma forbid nodes 2>/dev/null | grep -c alive)" -eq 2 ]; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 200 ] || fail "node $node does not see the other"
+        sleep 0.2
+    done
+done
+for number in 1 2; do
+    [ "$(metric $number "tenon_rdma_windows_enforced{rail=\"rxe$((number - 1)):1\"}")" = 0 ] || fail "node $number has other windows"
+done
+[ "$(metric 1 tenon_rdma_push_rails)" = 1 ] || fail "nobody may write to a"
+[ "$(metric 2 tenon_rdma_push_rails)" = 0 ] || fail "somebody may write to b"
+grep -q 'not enforced (bounds).*puts are pushed\|puts are pushed.*not enforced (bounds)' "$work/a/log" || fail "the log of a says nothing of it"
+grep -q 'not enforced (bounds).*puts are pulled\|puts are pulled.*not enforced (bounds)' "$work/b/log" || fail "the log of b says nothing of it"
+
+step "an object goes to the trusting node by writes of its writer"
+put a pushed "$work/file"
+[ "$(written 1 push)" -ge 4 ] || fail "only $(written 1 push) ranges were pushed"
+[ "$(written 1 pull)" = 0 ] || fail "$(written 1 pull) ranges were pulled"
+[ "$(metric 1 'tenon_rdma_written_bytes_total{way="push"}')" -ge "$bytes" ] || fail "bytes are missing"
+got_through 2 pushed "$work/file"
+
+step "an object goes to the other one by reads of its own"
+put b pulled "$work/file"
+[ "$(written 2 pull)" -ge 4 ] || fail "only $(written 2 pull) ranges were pulled"
+[ "$(written 2 push)" = 0 ] || fail "$(written 2 push) ranges were pushed"
+got_through 1 pulled "$work/file"
+
+step "a writer that is killed in the middle leaves its region free, and later puts are whole"
+before=$(written 1 push)
+tenon --connect "unix:$work/b/sock" --rdma require put --node "$id_a" killed "$work/large" >/dev/null 2>&1 &
+writer=$!
+tries=0
+until [ "$(written 1 push)" -gt $((before + 2)) ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 400 ] || fail "the writer does not come to write"
+    sleep 0.05
+done
+kill -9 "$writer" 2>/dev/null || fail "the writer had ended before it was killed"
+wait "$writer" 2>/dev/null || true
+tries=0
+until put a again "$work/large" >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 60 ] || fail "the region of a killed writer is not given back: $(put a again "$work/large" 2>&1)"
+    sleep 0.5
+done
+got_through 2 again "$work/large"
+got_through 2 pushed "$work/file"
+if got_through 2 killed "$work/large"; then fail "half an object is there"; fi
+
+for node in a b; do
+    eval "kill \$pid_$node"
+done
+wait "$pid_a" "$pid_b" || true
+step "done"

@@ -1,0 +1,179 @@
+//! An initiator for tests that keeps to nothing: it writes where and when it likes.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::flight::Flight;
+use super::message::{Ask, Offer, Settle, Tell, Want};
+use super::path::{Path, WriteRequest};
+use super::rails::Rails;
+use crate::engine::TransferError;
+use crate::ids::RemoteKey;
+use crate::link::{Authenticator, Channel, Endpoint, Identity, Link};
+use crate::memory::Slice;
+use crate::verbs::{Access, Remote, Status};
+
+/// A link with one queue pair, on the first rail of this process.
+#[derive(Debug)]
+pub struct Rogue {
+    rails: Arc<Rails>,
+    link: Arc<Link>,
+    path: Arc<Path>,
+}
+
+/// What it was granted.
+#[derive(Clone, Copy, Debug)]
+pub struct RogueGrant {
+    /// Where the range starts.
+    pub to: Remote,
+    grant: u64,
+}
+
+/// Fails a test that needs something else.
+fn unexpected(told: &Tell) -> ! {
+    panic!("the owner tells {told:?}")
+}
+
+impl Rogue {
+    /// Connects as any initiator does.
+    ///
+    /// # Panics
+    /// If the owner does not take it.
+    pub async fn connect(
+        rails: &Arc<Rails>,
+        endpoint: &Endpoint,
+        identity: &Identity,
+        auth: &dyn Authenticator,
+        deadline: Instant,
+    ) -> Self {
+        let link = Link::dial_for(Channel::Rdma, endpoint, identity, auth, None, deadline).await;
+        let link = link.expect("the owner lets it in");
+        let address = rails.all()[0].address().expect("the port is active");
+        let queue_pair = rails.queue_pair(0, Access::REMOTE_READ).expect("a queue pair");
+        let endpoint = queue_pair.endpoint(&address.gid, rand::random()).expect("an endpoint");
+        let offers = vec![Offer {
+            path: 0,
+            subnet: address.subnet,
+            endpoint,
+        }];
+        let any_subnet = false;
+        let asked = link.call(Ask::Connect { any_subnet, offers }.encode().into(), deadline);
+        let told = Tell::decode(&asked.await.expect("an answer")).expect("it can be understood");
+        let Tell::Connected { accepted, .. } = &told else {
+            unexpected(&told)
+        };
+        let [accept] = accepted.as_slice() else {
+            unexpected(&told)
+        };
+        let connected = queue_pair.connect(&endpoint, &address.gid, &accept.endpoint, rails.timing());
+        connected.expect("the queue pair is connected");
+        Self {
+            rails: Arc::clone(rails),
+            link,
+            path: Path::new(0, 0, accept.pushes, queue_pair),
+        }
+    }
+
+    /// Whether the owner said that writes may be asked for.
+    #[must_use]
+    pub fn may_push(&self) -> bool {
+        self.path.pushes
+    }
+
+    async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Tell, TransferError> {
+        let answer = self.link.call(ask.encode().into(), deadline).await.expect("an answer");
+        match Tell::decode(&answer).expect("it can be understood") {
+            Tell::Failed(error) => Err(error),
+            told => Ok(told),
+        }
+    }
+
+    /// Where an export lies that may be read.
+    ///
+    /// # Errors
+    /// The owner's.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn resolve(&self, key: RemoteKey, deadline: Instant) -> Result<Remote, TransferError> {
+        match self.ask(Ask::Resolve { key }, deadline).await? {
+            Tell::Resolved { at, .. } => Ok(at[0].1),
+            told => unexpected(&told),
+        }
+    }
+
+    /// Asks for a window, which the owner takes back at the deadline.
+    ///
+    /// # Errors
+    /// The owner's.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn grant(
+        &self,
+        key: RemoteKey,
+        offset_bytes: u64,
+        len_bytes: u64,
+        deadline: Instant,
+    ) -> Result<Option<RogueGrant>, TransferError> {
+        let want = Want {
+            key,
+            offset_bytes,
+            len_bytes,
+            path: 0,
+        };
+        let told = self.ask(Ask::Grant(vec![want]), deadline).await?;
+        let Tell::Granted(mut granted) = told else {
+            unexpected(&told)
+        };
+        let given = granted.pop().expect("one answer")?;
+        Ok(given.map(|given| RogueGrant {
+            to: given.to,
+            grant: given.grant,
+        }))
+    }
+
+    /// Gives a grant back; the checksum of what landed if it says that all did.
+    ///
+    /// # Errors
+    /// The owner's.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn settle(
+        &self,
+        grant: RogueGrant,
+        landed: bool,
+        deadline: Instant,
+    ) -> Result<Option<u64>, TransferError> {
+        let settle = Settle {
+            grant: grant.grant,
+            landed,
+        };
+        let told = self.ask(Ask::Settle(vec![settle]), deadline).await?;
+        let Tell::Settled(mut settled) = told else {
+            unexpected(&told)
+        };
+        settled.pop().expect("one answer")
+    }
+
+    /// Writes wherever it is told to; how that ended. After any but success the queue pair is of no use any more.
+    ///
+    /// # Panics
+    /// If its own memory cannot be registered.
+    pub async fn write(&self, to: Remote, from: &Slice) -> Status {
+        let flight = Flight::new(1);
+        let from = vec![self.rails.source(0, from).expect("its own memory")];
+        self.path
+            .post_writes(&flight, vec![WriteRequest { request: 0, to, from }])
+            .await;
+        flight.landed().await;
+        flight.statuses()[0].expect("it has landed")
+    }
+
+    /// Has writes under way without end until it is dropped.
+    pub async fn write_on(&self, to: Remote, from: &Slice) {
+        while self.write(to, from).await == Status::Success {}
+    }
+}
