@@ -308,8 +308,10 @@ impl Directory {
         }
     }
 
-    /// An object is not the key's: its holders owe its drop.
+    /// An object is not the key's: its holders owe its drop. One that is asked for it takes its put for stored and over, and
+    /// answers so whoever repeats it; so does this home.
     fn release(&mut self, key: KeyHash, object: Object) {
+        self.remember_stored(key, object.version);
         let epoch = object.version.epoch.0.min(self.tombstones.epoch(key).max(1));
         self.tombstones
             .raise(self.now, key, object.homes, epoch, object.drops());

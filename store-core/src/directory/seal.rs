@@ -100,8 +100,9 @@ impl Directory {
             .sealed(key)
             .is_some_and(|object| object.version.put_id == put_id && !object.is_withdrawn_by(&withdrawal));
         let known = self.outcomes.get(self.now, put_id, key);
-        // What another try of the put has come to stands.
-        if !is_elsewhere && known.is_some_and(|known| known.outcome == PutOutcome::Stored) {
+        let is_removed = known.is_some_and(|known| known.version.epoch.0 < self.tombstones.epoch(key));
+        // What another try of the put has come to stands, also if its object was removed since.
+        if !is_elsewhere && !is_removed && known.is_some_and(|known| known.outcome == PutOutcome::Stored) {
             self.outcomes.forget(put_id, key);
         }
         let is_pending = self

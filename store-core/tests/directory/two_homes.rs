@@ -275,6 +275,38 @@ fn a_late_withdrawal_of_one_try_does_not_change_what_another_has_come_to() {
 }
 
 #[test]
+fn a_withdrawal_of_a_late_try_does_not_make_homes_forget_that_the_put_was_stored_and_removed() {
+    let mut cluster = Cluster::new(3);
+    let first = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    // A late try elsewhere was not answered in time, and its holder gives it up.
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 1)), done(false));
+    cluster.store(FIRST, key(1), 2, 2);
+    assert_eq!(cluster.call(FIRST, key(1), propose(1, 1, 1)), exists(first, false));
+}
+
+#[test]
+fn homes_and_holder_agree_on_a_put_whose_object_comes_to_light_when_it_is_beaten() {
+    let mut cluster = Cluster::new(3);
+    assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());
+    // Its holder stands still, and the homes give it up and take another.
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(true));
+    let beaten = version(1, 1);
+    cluster.store(FIRST, key(1), 2, 1);
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    // Then it seals, and tells of its object, which it is to drop.
+    cluster.holders[0].sealed.insert(key(1), beaten);
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), publish(beaten, 0)), done(true));
+    }
+    assert!(!cluster.holders[0].sealed.contains_key(&key(1)));
+    cluster.store(FIRST, key(1), 3, 1);
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), propose(1, 2, 1)), exists(beaten, false));
+    }
+}
+
+#[test]
 fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() {
     let mut cluster = Cluster::new(1);
     let again = HomeEventKind::Propose {
