@@ -37,6 +37,10 @@ pub enum Bug {
     RemovesWhatCameLater,
     /// The first home answers without telling the second.
     SecondIsNotTold,
+    /// What a home tells its partner later does not say how puts have ended.
+    EndsAreNotRetold,
+    /// Of the ends of puts that a home tells its partner later it tells the first few, and takes them for all.
+    FewEndsAreRetold,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -50,7 +54,7 @@ mod planting {
 
     impl Bug {
         /// Every bug.
-        pub const ALL: [Self; 14] = [
+        pub const ALL: [Self; 16] = [
             Self::SealsUnaccepted,
             Self::MissesUnsettled,
             Self::SecondDecides,
@@ -65,6 +69,8 @@ mod planting {
             Self::NewLifeIsLost,
             Self::RemovesWhatCameLater,
             Self::SecondIsNotTold,
+            Self::EndsAreNotRetold,
+            Self::FewEndsAreRetold,
         ];
     }
 

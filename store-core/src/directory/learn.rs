@@ -215,7 +215,7 @@ impl Directory {
                 let untold = Untold {
                     homes,
                     withdrawn: decision.withdrawn(),
-                    has_ends: decision.ends_puts(),
+                    has_ends: decision.ends_puts() && !is_planted(Bug::EndsAreNotRetold),
                     ends_after: None,
                     stamp: 0,
                 };

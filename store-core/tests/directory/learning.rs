@@ -535,7 +535,7 @@ fn a_put_that_is_repeated_before_its_home_has_learned_all_ends_as_the_partner_kn
 }
 
 #[test]
-fn the_end_of_a_put_that_the_keys_object_stood_against_is_told_to_the_home_that_missed_it() {
+pub(crate) fn the_end_of_a_put_that_the_keys_object_stood_against_is_told_to_the_home_that_missed_it() {
     let mut cluster = met(2);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     lose(&mut cluster, SECOND);

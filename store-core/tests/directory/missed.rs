@@ -73,7 +73,7 @@ pub(crate) fn what_a_partner_did_not_take_when_it_was_told_later_is_told_again()
 }
 
 #[test]
-fn all_ends_of_a_key_that_were_decided_alone_are_told_however_many_it_has() {
+pub(crate) fn all_ends_of_a_key_that_were_decided_alone_are_told_however_many_it_has() {
     let mut cluster = met(2);
     let stored = cluster.store(FIRST, key(1), 1, 0);
     for put_id in 2..=5 {

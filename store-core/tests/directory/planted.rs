@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use tenon_store_core::planted::{Bug, plant};
 
 /// In the order of [`Bug::ALL`]. The one that is left out is a holder's, and the simulation shows it.
-const FOUND: [(Bug, fn()); 13] = [
+const FOUND: [(Bug, fn()); 15] = [
     (
         Bug::MissesUnsettled,
         one_home::an_unsettled_home_does_not_say_miss_and_lets_puts_wait,
@@ -57,6 +57,14 @@ const FOUND: [(Bug, fn()); 13] = [
     (
         Bug::SecondIsNotTold,
         one_home::an_object_is_found_at_both_homes_once_its_seal_is_reported,
+    ),
+    (
+        Bug::EndsAreNotRetold,
+        learning::the_end_of_a_put_that_the_keys_object_stood_against_is_told_to_the_home_that_missed_it,
+    ),
+    (
+        Bug::FewEndsAreRetold,
+        missed::all_ends_of_a_key_that_were_decided_alone_are_told_however_many_it_has,
     ),
 ];
 

@@ -20,6 +20,9 @@ const HASTY_PAUSE_MS_MAX: u64 = 30;
 /// One reader in so many takes an object for gone that is there.
 const MISTAKEN_ONE_IN: u32 = 20;
 
+/// A client that asks late how a put has ended takes one whose own tries were over so long ago.
+const LATE_MS_MIN: u64 = 1_000;
+
 /// Tries of one put.
 const PUT_TRIES_MAX: u32 = 3;
 
@@ -81,19 +84,46 @@ impl Sim {
         }
     }
 
-    /// One operation on any key at any node that runs, after a pause.
-    async fn operate(&self, pause_ms_max: u64) {
+    /// What a client does that repeats puts which were over long ago, until the quiet time begins: of objects that are there
+    /// still or were removed, and whatever became of homes since.
+    pub(crate) async fn be_late_client(self) {
+        while self.with(|world| world.now < world.plan.quiet_from) {
+            let pause_ms_max = self.with(|world| world.plan.pause_ms_max);
+            let Some((host, until)) = self.turn(pause_ms_max).await else {
+                continue;
+            };
+            let over_by = self.with(|world| world.now).saturating_sub(LATE_MS_MIN);
+            let put_id = self.with(|world| {
+                let over = world.model.puts_over(over_by);
+                (!over.is_empty()).then(|| over[world.rng.random_range(0..over.len())].1)
+            });
+            if let Some(put_id) = put_id {
+                self.try_put(host, put_id, until).await;
+            }
+        }
+    }
+
+    /// A node that runs and a deadline, after a pause. `None`: the node that was chosen does not run.
+    async fn turn(&self, pause_ms_max: u64) -> Option<(usize, Until)> {
         let pause_ms = self.with(|world| world.rng.random_range(1..=pause_ms_max));
         self.client_sleep(pause_ms).await;
-        let (host, key, until, what) = self.with(|world| {
+        self.with(|world| {
             let host = world.rng.random_range(0..world.nodes.len());
-            let key = world.rng.random_range(0..world.keys.len());
             let may_take = [500, 2_000, 5_000, 10_000][world.rng.random_range(0..4)];
-            (host, key, Until(world.now + may_take), world.rng.random_range(0..100))
-        });
-        if self.with(|world| world.nodes[host].process.is_none()) {
+            let runs = world.nodes[host].process.is_some();
+            runs.then_some((host, Until(world.now + may_take)))
+        })
+    }
+
+    /// One operation on any key at any node that runs, after a pause.
+    async fn operate(&self, pause_ms_max: u64) {
+        let Some((host, until)) = self.turn(pause_ms_max).await else {
             return;
-        }
+        };
+        let (key, what) = self.with(|world| {
+            let key = world.rng.random_range(0..world.keys.len());
+            (key, world.rng.random_range(0..100))
+        });
         match what {
             0..45 => self.put(host, key, until).await,
             45..75 => drop(self.get(host, key, until).await),
@@ -130,26 +160,37 @@ impl Sim {
         answer.await
     }
 
-    async fn put(&self, first_host: usize, key: usize, until: Until) {
+    async fn put(&self, host: usize, key: usize, until: Until) {
         let put_id = self.with(|world| {
             let put_id = PutId::from_bytes(world.rng.random());
             world.model.put_begins(put_id, key, world.now);
             put_id
         });
+        self.try_put(host, put_id, until).await;
+        self.with(|world| world.model.put_is_over(put_id, world.now));
+    }
+
+    /// Tries a put, perhaps not for the first time, until it is answered or its time is over.
+    async fn try_put(&self, first_host: usize, put_id: PutId, until: Until) {
+        let key = self.with(|world| world.model.puts[&put_id].key);
         let mut host = first_host;
         for tries in 1..=PUT_TRIES_MAX {
-            let holder = self.with(|world| match world.rng.random_range(0..3) {
-                0 => host,
-                _ => world.rng.random_range(0..world.nodes.len()),
+            let (holder, began) = self.with(|world| {
+                let holder = match world.rng.random_range(0..3) {
+                    0 => host,
+                    _ => world.rng.random_range(0..world.nodes.len()),
+                };
+                (holder, world.now)
             });
             self.tell(|| format!("CLIENT at {host} puts {put_id} as key {key} on {holder}, try {tries}"));
             let ended = self.put_once(host, holder, put_id, key, until).await;
             self.tell(|| format!("CLIENT at {host} has put {put_id}: {ended:?}"));
             let is_over = self.with(|world| {
+                let time = (began, world.now);
                 match &ended {
-                    Ok(committed) => promises::put_answered(world, put_id, committed),
-                    Err(failure) if failure.is_final() => world.model.put_refused(put_id, Refusal::Final),
-                    Err(_) => world.model.put_refused(put_id, Refusal::Unknown),
+                    Ok(committed) => promises::put_answered(world, put_id, time, committed),
+                    Err(failure) if failure.is_final() => world.model.put_refused(put_id, time, Refusal::Final),
+                    Err(_) => world.model.put_refused(put_id, time, Refusal::Unknown),
                 }
                 // Now and then a client has lost the answer and asks again.
                 let chance = if ended.is_ok() { 5 } else { 1 };

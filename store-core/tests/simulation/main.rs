@@ -2,7 +2,7 @@
 //!
 //! *What is simulated.* 3 to 12 nodes with the code that decides in them: a `Directory`, a `Holder` and one
 //! `Reachability` per peer each, driven as the agent drives them; coordinators by `Route` and `LookUp`; clients that
-//! put, get, look up and remove, with deadlines and retries. Calls between nodes are messages, which are lost, delayed,
+//! put, get, look up and remove, with deadlines and retries, and one that repeats puts long after they were over. Calls between nodes are messages, which are lost, delayed,
 //! repeated and reordered; processes die and begin again with nothing, stand still, and are cut off from each other in whole or in
 //! part; clocks leap.
 //!
@@ -17,7 +17,7 @@
 //! * [`world`], [`executor`]: time, events, tasks. [`network`], [`message`]: links and what travels on them.
 //! * [`node`], [`peers`], [`home`], [`holder`], [`coordinator`]: one process, as the agent is one.
 //! * [`plan`], [`faults`]: what goes wrong. [`client`]: the work.
-//! * [`model`], [`promises`], [`settled`], [`soundness`]: what must hold, and under which conditions.
+//! * [`model`], [`promises`], [`repeats`], [`settled`], [`soundness`]: what must hold, and under which conditions.
 //! * [`run`], [`seeds`], [`trace`]: a run, many of them, and how they are told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -37,6 +37,7 @@ mod plan;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod promises;
+mod repeats;
 mod run;
 mod seeds;
 mod settled;

@@ -55,13 +55,21 @@ pub(crate) enum Refusal {
     Unknown,
 }
 
+/// One try of a put, and how it ended for its client.
+#[derive(Debug, Clone)]
+pub(crate) struct Try<End> {
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    pub(crate) end: End,
+}
+
 /// A put with all its tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Put {
     pub(crate) key: usize,
     pub(crate) began: u64,
-    pub(crate) outcomes: Vec<Committed>,
-    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) outcomes: Vec<Try<Committed>>,
+    pub(crate) refusals: Vec<Try<Refusal>>,
 }
 
 /// How a removal ended for its caller.
@@ -115,6 +123,7 @@ pub(crate) struct Counts {
     pub(crate) puts_exist: u64,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
+    pub(crate) repeats_judged: u64,
     pub(crate) misses_judged: u64,
     pub(crate) hits_judged: u64,
     pub(crate) removals: u64,
@@ -126,6 +135,8 @@ pub(crate) struct Counts {
 pub(crate) struct Model {
     pub(crate) objects: Vec<Object>,
     pub(crate) puts: BTreeMap<PutId, Put>,
+    /// Puts whose clients have done with them, and since when.
+    over: Vec<(u64, PutId)>,
     pub(crate) removals: Vec<Removal>,
     accepted: BTreeSet<(u64, PutId)>,
     pub(crate) counts: Counts,
@@ -138,6 +149,7 @@ impl Model {
         Self {
             objects: Vec::new(),
             puts: BTreeMap::new(),
+            over: Vec::new(),
             removals: Vec::new(),
             accepted: BTreeSet::new(),
             counts: Counts::default(),
@@ -159,21 +171,28 @@ impl Model {
         self.puts.insert(put_id, put);
     }
 
-    pub(crate) fn put_refused(&mut self, put_id: PutId, refusal: Refusal) {
+    pub(crate) fn put_refused(&mut self, put_id: PutId, (began, ended): (u64, u64), end: Refusal) {
         let put = self.puts.get_mut(&put_id).expect("it has begun");
-        put.refusals.push(refusal);
+        put.refusals.push(Try { began, ended, end });
     }
 
-    pub(crate) fn put_ends(&mut self, put_id: PutId, committed: Committed) {
-        match committed.outcome {
+    pub(crate) fn put_ends(&mut self, put_id: PutId, (began, ended): (u64, u64), end: Committed) {
+        match end.outcome {
             PutOutcome::Stored => self.counts.puts_stored += 1,
             PutOutcome::AlreadyExists => self.counts.puts_exist += 1,
         }
-        self.puts
-            .get_mut(&put_id)
-            .expect("it has begun")
-            .outcomes
-            .push(committed);
+        let put = self.puts.get_mut(&put_id).expect("it has begun");
+        put.outcomes.push(Try { began, ended, end });
+    }
+
+    /// The client of a put has done with it.
+    pub(crate) fn put_is_over(&mut self, put_id: PutId, now: u64) {
+        self.over.push((now, put_id));
+    }
+
+    /// The puts whose clients had done with them by a time.
+    pub(crate) fn puts_over(&self, by: u64) -> &[(u64, PutId)] {
+        &self.over[..self.over.partition_point(|(at, _)| *at <= by)]
     }
 
     /// A home has accepted a proposal.

@@ -1,23 +1,22 @@
 //! What is promised of each answer. An exception stands as a condition with its reason.
 
-use crate::model::{LATE_REQUEST_MS, Object, Put, Read, Removal, RemovalEnd};
+use crate::model::{LATE_REQUEST_MS, Object, Read, Removal, RemovalEnd};
 use crate::plan::What;
+use crate::repeats;
 use crate::soundness::Sound;
 use crate::world::World;
 use tenon_protocol::ids::{Generation, PutId};
 use tenon_protocol::message::Committed;
 
-/// A put was answered.
-pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committed) {
+/// A try of a put, in this time, was answered.
+pub(crate) fn put_answered(world: &mut World, put_id: PutId, time: (u64, u64), committed: &Committed) {
     let put = &world.model.puts[&put_id];
-    let others = put.outcomes.iter().filter(|other| other.outcome != committed.outcome);
-    let is_other = others.count() > 0 && homes_remember(world, put);
-    let is_known = world
-        .model
-        .objects
-        .iter()
-        .any(|object| object.version == committed.version);
+    let must_repeat = repeats::must_repeat(world, put, time);
+    let is_other = must_repeat && put.outcomes.iter().any(|other| other.end.outcome != committed.outcome);
     let outcomes = format!("put {put_id} has two outcomes: {:?} and {committed:?}", put.outcomes);
+    let mut objects = world.model.objects.iter();
+    let is_known = objects.any(|object| object.version == committed.version);
+    world.model.counts.repeats_judged += u64::from(must_repeat);
     if is_other {
         world.model.violated(outcomes);
     }
@@ -26,31 +25,7 @@ pub(crate) fn put_answered(world: &mut World, put_id: PutId, committed: &Committ
             "put {put_id} was answered {committed:?}, and no such object was sealed"
         ));
     }
-    world.model.put_ends(put_id, *committed);
-}
-
-/// The homes remember how a put has ended.
-///
-/// Not if both have begun another life since, or one has decided without the other, which was alive: it is told only
-/// when they meet again. Clients repeat a put at once, so that whether it is told then is not seen here; the tests of
-/// the directory look at it.
-fn homes_remember(world: &World, put: &Put) -> bool {
-    let sound = Sound {
-        key: put.key,
-        from: put.began,
-        until: world.now,
-        actors: &world.keys[put.key].home_nodes,
-        besides: None,
-        hung: None,
-        homes_meet: true,
-        homes_remember: false,
-    };
-    let homes = &world.keys[put.key].home_nodes;
-    let died = homes.iter().filter(|home| {
-        let mut faults = world.plan.faults.iter();
-        faults.any(|fault| matches!(fault.what, What::Crash { node, .. } if node == **home) && sound.matters(fault))
-    });
-    sound.holds(world) && died.count() <= 1
+    world.model.put_ends(put_id, time, *committed);
 }
 
 /// A reader got an answer.

@@ -61,6 +61,7 @@ impl Run {
         for _ in 0..clients {
             sim.spawn(None, sim.clone().be_client());
         }
+        sim.spawn(None, sim.clone().be_late_client());
         let quiet_until = sim.with(|world| world.plan.quiet_from) + QUIET_MS;
         self.go_on(quiet_until)?;
         let mut reads = Vec::new();

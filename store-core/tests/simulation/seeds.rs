@@ -111,6 +111,7 @@ impl Counts {
         self.puts_exist += other.puts_exist;
         self.hits += other.hits;
         self.misses += other.misses;
+        self.repeats_judged += other.repeats_judged;
         self.misses_judged += other.misses_judged;
         self.hits_judged += other.hits_judged;
         self.removals += other.removals;

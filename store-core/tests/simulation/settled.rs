@@ -135,7 +135,7 @@ fn check_standing(world: &World, object: &Object) -> Verdict {
         }
     }
     let put = &world.model.puts[&object.version.put_id];
-    if put.outcomes.is_empty() && put.refusals == [Refusal::Final] {
+    if put.outcomes.is_empty() && matches!(put.refusals.as_slice(), [one] if one.end == Refusal::Final) {
         return Err(format!("{object:?} is there although its put has failed"));
     }
     Ok(())

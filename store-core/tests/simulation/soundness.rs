@@ -4,7 +4,7 @@ use crate::plan::{BEARABLE_DELAY_MS, Fault, What};
 use crate::world::World;
 
 /// After a fault has ended nodes find each other again within this: the longest back-off of a probe, and a hand-over.
-const RECOVERY_MS: u64 = 10_000;
+pub(crate) const RECOVERY_MS: u64 = 10_000;
 
 /// What must be well for a promise about one key to hold.
 #[derive(Debug, Clone)]
@@ -45,12 +45,8 @@ impl Sound<'_> {
     }
 
     /// Whether a fault, or what it leaves behind for a while, lies in the time that is looked at.
-    pub(crate) fn matters(&self, fault: &Fault) -> bool {
-        let recovered = match fault.what {
-            What::Jump { .. } => fault.from,
-            _ => fault.until,
-        };
-        fault.from <= self.until && recovered + RECOVERY_MS >= self.from
+    fn matters(&self, fault: &Fault) -> bool {
+        fault.from <= self.until && over(fault) + RECOVERY_MS >= self.from
     }
 
     /// The fault has ended a short time before the end: others may reach the home again before the homes do each other.
@@ -84,6 +80,14 @@ impl Sound<'_> {
             What::Slow { delay_ms, .. } => *delay_ms <= BEARABLE_DELAY_MS,
             What::Split { .. } | What::Cut { .. } | What::Loss { .. } => false,
         }
+    }
+}
+
+/// When a fault is over.
+pub(crate) fn over(fault: &Fault) -> u64 {
+    match fault.what {
+        What::Jump { .. } => fault.from,
+        _ => fault.until,
     }
 }
 
