@@ -13,21 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hosts::{Hosts, devices_of, run, transfer};
+use hosts::{Hosts, devices_of, paths_up, pattern, read_well, run, transfer, until};
 use support::{SERVER, SESSION, Server, client_identity, loopback, serving, soon};
 use tenon_transport::conformance::one_sided_conformance;
 use tenon_transport::link::NoSecret;
-use tenon_transport::verbs::engine::{OpenError, PushPolicy, Rails, RailsOptions, RdmaConnection};
-use tenon_transport::{
-    Connection, Guard, Hold, Memory, Op, Refused, RemoteKey, Rights, SessionId, Transfer, TransferError,
-};
-use tokio::runtime::Handle;
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| ((at * 7 + at / 251) % 256).to_le_bytes()[0])
-        .collect()
-}
+use tenon_transport::verbs::engine::{OpenError, PushPolicy, RdmaConnection};
+use tenon_transport::{Guard, Hold, Memory, Op, Refused, Rights, SessionId, Transfer, TransferError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_engine_passes_the_suite_of_one_sided_engines() {
@@ -76,102 +67,6 @@ async fn transfers_go_over_both_rails_and_lose_nothing_when_one_goes_down_and_co
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-/// Takes the link of A's first rail down or up.
-async fn set_link(state: &'static str) {
-    let set = tokio::task::spawn_blocking(move || run("ip", &["link", "set", "rail1a", state]));
-    set.await.unwrap();
-}
-
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = soon();
-    while !is_so() {
-        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn paths_up(connection: &Arc<dyn Connection>) -> usize {
-    let shown = format!("{connection:?}");
-    let (_, rest) = shown.split_once("paths_up: ").unwrap();
-    rest.split_once(',').unwrap().0.parse().unwrap()
-}
-
-/// Reads an export whose bytes are a pattern.
-async fn read_well(connection: &Arc<dyn Connection>, key: RemoteKey, len: usize) {
-    let into = Arc::new(Memory::from_vec(vec![0; len])).whole();
-    let results = connection.submit(vec![transfer(Op::Read, key, &into)], soon()).await;
-    assert_eq!(results[0].as_ref().unwrap().bytes, len as u64);
-    assert!(into.to_vec() == pattern(len));
-}
-
-fn is_native() -> bool {
-    std::env::var("TENON_RDMA").is_ok_and(|value| value == "native")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_port_that_goes_down_is_let_go_without_traffic_and_used_again_when_it_is_active() {
-    let Some(hosts) = Hosts::new(2).await.filter(|_| !is_native()) else {
-        return;
-    };
-    let connection = hosts.open(SESSION).await.unwrap();
-    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (2, 2));
-    set_link("down").await;
-    until("the path is closed", || paths_up(&connection) == 1).await;
-    assert_eq!(hosts.ours.names().count(), 1);
-    assert_eq!(hosts.ours.unused().len(), 1, "{:?}", hosts.ours.unused());
-    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
-    read_well(&connection, key, 1 << 20).await;
-    set_link("up").await;
-    until("the path is there again", || paths_up(&connection) == 2).await;
-    assert_eq!(hosts.ours.names().count(), 2);
-    read_well(&connection, key, 1 << 20).await;
-    let events = hosts.ours.events().named();
-    for wanted in ["port_active", "port_error"] {
-        assert!(
-            events.iter().any(|(name, count)| *name == wanted && *count > 0),
-            "{events:?}"
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_port_that_becomes_active_after_the_start_is_taken_into_use() {
-    let (Some(ours), Some(theirs)) = (devices_of(false, 1), devices_of(true, 1)) else {
-        return;
-    };
-    if is_native() {
-        return;
-    }
-    set_link("down").await;
-    let port_is_down = || Rails::open(ours.clone(), &Handle::current()).is_err();
-    until("a port that is down is no port to start with", port_is_down).await;
-    let patient = RailsOptions {
-        waits_for_ports: true,
-        ..ours.clone()
-    };
-    let other = RailsOptions {
-        waits_for_ports: true,
-        ..theirs
-    };
-    let hosts = Hosts::with(patient, other).await;
-    let refused = hosts.open(SESSION).await.unwrap_err();
-    assert!(matches!(refused, OpenError::NoPath { .. }), "{refused}");
-    let revision = hosts.ours.revision();
-    set_link("up").await;
-    until("the port is used", || hosts.ours.names().count() == 1).await;
-    until("the change is told", || hosts.ours.revision() != revision).await;
-    let deadline = soon();
-    let connection = loop {
-        match hosts.open(SESSION).await {
-            Ok(connection) => break connection,
-            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
-    read_well(&connection, key, 1 << 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,7 +130,9 @@ impl Guard for Gate {
 
     fn begin_write(&self, _: u64, _: u64) -> Result<Hold, Refused> {
         tokio::task::block_in_place(|| {
-            while !self.is_open.load(Ordering::SeqCst) {
+            // A test that fails opens it no more.
+            let deadline = soon();
+            while !self.is_open.load(Ordering::SeqCst) && tokio::time::Instant::now() < deadline {
                 self.is_waited_for.store(true, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -451,30 +348,4 @@ async fn a_thousand_failures_leave_nothing_behind() {
     }
     assert_eq!(before, after);
     assert_eq!(tenon_transport::verbs::failed_releases(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_is_removed_is_let_go_and_the_others_carry() {
-    let Some(hosts) = Hosts::new(2).await.filter(|_| !is_native()) else {
-        return;
-    };
-    let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
-    let _registered = hosts.ours.register(&Arc::new(Memory::from_vec(vec![0; 4096]))).unwrap();
-    let connection = hosts.open(SESSION).await.unwrap();
-    read_well(&connection, key, 1 << 20).await;
-    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (2, 2));
-    // The system removes it when nobody uses it any more.
-    let removing = tokio::task::spawn_blocking(|| run("rdma", &["link", "del", "rxe2"]));
-    until("the device is let go", || removing.is_finished()).await;
-    removing.await.unwrap();
-    assert_eq!((paths_up(&connection), hosts.ours.names().count()), (1, 1));
-    read_well(&connection, key, 1 << 20).await;
-    // It comes back, for the tests that follow.
-    run("rdma", &["link", "add", "rxe2", "type", "rxe", "netdev", "rail2a"]);
-    let options = RailsOptions {
-        devices: Some(vec!["rxe2".to_owned()]),
-        ..RailsOptions::default()
-    };
-    let is_back = || Rails::open(options.clone(), &Handle::current()).is_ok();
-    until("the device is there again", is_back).await;
 }

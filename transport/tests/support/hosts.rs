@@ -4,6 +4,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenon_transport::conformance::Fixture;
 use tenon_transport::link::{Identity, NoSecret, Serving};
@@ -126,4 +127,43 @@ pub fn run(command: &str, args: &[&str]) -> String {
 pub fn fill(slice: &Slice, byte: u8) {
     let len = usize::try_from(slice.len_bytes()).unwrap();
     slice.copy_in(0, &vec![byte; len]).unwrap();
+}
+
+/// Bytes that differ from their neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| ((at * 7 + at / 251) % 256).to_le_bytes()[0])
+        .collect()
+}
+
+/// Takes the link of A's first rail down or up.
+pub async fn set_link(state: &'static str) {
+    let set = tokio::task::spawn_blocking(move || run("ip", &["link", "set", "rail1a", state]));
+    set.await.unwrap();
+}
+
+pub async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = soon();
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub fn paths_up(connection: &Arc<dyn Connection>) -> usize {
+    let shown = format!("{connection:?}");
+    let (_, rest) = shown.split_once("paths_up: ").unwrap();
+    rest.split_once(',').unwrap().0.parse().unwrap()
+}
+
+/// Reads an export whose bytes are a pattern.
+pub async fn read_well(connection: &Arc<dyn Connection>, key: RemoteKey, len: usize) {
+    let into = Arc::new(Memory::from_vec(vec![0; len])).whole();
+    let results = connection.submit(vec![transfer(Op::Read, key, &into)], soon()).await;
+    assert_eq!(results[0].as_ref().unwrap().bytes, len as u64);
+    assert!(into.to_vec() == pattern(len));
+}
+
+pub fn is_native() -> bool {
+    std::env::var("TENON_RDMA").is_ok_and(|value| value == "native")
 }

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -36,6 +36,8 @@ pub(super) struct Rail {
     pub(super) port: u8,
     gid_index: Option<u32>,
     push: PushPolicy,
+    /// Held while the port is looked at.
+    looking: Mutex<()>,
     state: RwLock<State>,
 }
 
@@ -92,6 +94,7 @@ impl Rail {
             port,
             gid_index: options.gid_index,
             push: options.push,
+            looking: Mutex::default(),
             state: RwLock::new(State {
                 opened: Some(Arc::new(opened)),
                 address,
@@ -138,6 +141,8 @@ impl Rail {
 
     /// Looks at the port again. If that changes anything, what it is now.
     pub(super) fn examine(&self) -> Option<Result<Address, String>> {
+        // One look after the other: what an earlier one saw does not replace what a later one did.
+        let _looking = self.looking.lock();
         let opened = self.opened().ok()?;
         let address = match opened.address(self.port, self.gid_index) {
             Ok(address) => address,

@@ -245,12 +245,22 @@ impl Rails {
             }
             Err(_) => Ok(None),
         };
-        let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
+        let mut regions = self.rails.iter().map(register).collect::<Result<Vec<_>, _>>()?;
         let mut registered = self.registered.lock();
-        let known = registered
-            .entry(name_of(memory))
-            .or_insert(Registered { regions, count: 0 });
+        let known = registered.entry(name_of(memory)).or_insert_with(|| Registered {
+            regions: std::mem::take(&mut regions),
+            count: 0,
+        });
         known.count += 1;
+        // A device that went in between has not found its region, and waits for it. One that goes from here on finds it.
+        for (rail, region) in self.rails.iter().zip(&mut known.regions) {
+            if rail.opened().is_err() {
+                regions.push(region.take());
+            }
+        }
+        drop(registered);
+        // Deregistering takes time: without the lock.
+        drop(regions);
         Ok(registration())
     }
 
@@ -362,7 +372,8 @@ impl Rails {
         self.changed(&[number]);
     }
 
-    /// Lets go of devices that are not listed any more.
+    /// Lets go of devices that are not listed any more. One that gets another name is listed to this process under its
+    /// first one, by which the library knows it.
     pub(super) fn keep_listed(&self, listed: &[String]) {
         let rails = self.rails.iter().enumerate();
         let gone = rails.filter(|(_, rail)| rail.opened().is_ok() && !listed.contains(&rail.device));
