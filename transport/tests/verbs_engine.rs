@@ -178,6 +178,31 @@ async fn path_under_a_write_is_kept(push: PushPolicy) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rails_that_are_full_are_waited_for_together() {
+    let (Some(ours), Some(mut theirs)) = (devices_of(false, 2), devices_of(true, 2)) else {
+        return;
+    };
+    theirs.queue_pairs_max = 1;
+    let rails = theirs.devices.clone().unwrap();
+    let hosts = Hosts::with(ours, theirs).await;
+    let gate = Arc::new(Gate::default());
+    let guard = Arc::clone(&gate);
+    let (_sink, key) = hosts.export_guarded(vec![0; 100_000], Rights::Write, guard);
+    let connection = hosts.open(SESSION).await.unwrap();
+    let from = Arc::new(Memory::from_vec(pattern(100_000))).whole();
+    // While it is written to, none of its paths makes room.
+    let writing = tokio::spawn(connection.submit(vec![transfer(Op::Write, key, &from)], soon()));
+    until("the owner begins", || gate.is_waited_for.load(Ordering::SeqCst)).await;
+    let refused = hosts.open(SessionId([2; 16])).await.unwrap_err().to_string();
+    // One after the other, they would take longer than connecting may.
+    for rail in rails {
+        assert!(refused.contains(&format!("{rail}:1: ")), "{refused}");
+    }
+    gate.set_open(true);
+    assert!(writing.await.unwrap()[0].is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_ends_at_the_owner_alone_is_connected_again_for_whatever_comes_next() {
     for push in [PushPolicy::Off, PushPolicy::Trusted] {
         path_that_ended_at_the_owner_is_replaced(push).await;

@@ -1,6 +1,7 @@
 //! Making room for queue pairs: a peer is asked to close paths that it does not use. Whether it does, it alone knows: reads
 //! are seen by none but their initiator.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -8,38 +9,38 @@ use tokio::time::timeout;
 
 use super::message::Tell;
 
-/// What one peer is asked to close.
+/// What one peer is asked to close: paths, by the time that they must not have been used for. Several rails may want room
+/// before it listens again.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    wanted: watch::Sender<Option<Wanted>>,
-}
-
-#[derive(Debug)]
-struct Wanted {
-    paths: Vec<u8>,
-    idle: Duration,
+    wanted: watch::Sender<BTreeMap<Duration, BTreeSet<u8>>>,
 }
 
 impl Room {
     /// Asks for those of these paths that were not used for some time.
-    pub(super) fn ask(&self, paths: Vec<u8>, idle: Duration) {
-        self.wanted.send_replace(Some(Wanted { paths, idle }));
+    pub(super) fn ask(&self, paths: impl IntoIterator<Item = u8>, idle: Duration) {
+        self.wanted
+            .send_modify(|wanted| wanted.entry(idle).or_default().extend(paths));
     }
 
     /// Nothing will be asked any more: who listens is answered.
     pub(super) fn close(&self) {
-        self.ask(Vec::new(), Duration::ZERO);
+        self.ask([], Duration::ZERO);
     }
 
     /// What the peer is to be told: what is asked for, as soon as something is, or after a while that it is nothing.
     pub(super) async fn next(&self, wait: Duration) -> Tell {
         let mut wanted = self.wanted.subscribe();
         // The sender lives as long as this; what is there after the wait is taken either way.
-        _ = timeout(wait, wanted.wait_for(Option::is_some)).await;
-        let taken = self.wanted.send_replace(None);
-        let (paths, idle) = taken.map_or_else(Default::default, |taken| (taken.paths, taken.idle));
+        _ = timeout(wait, wanted.wait_for(|wanted| !wanted.is_empty())).await;
+        let mut taken = None;
+        self.wanted.send_if_modified(|wanted| {
+            taken = wanted.pop_first();
+            false
+        });
+        let (idle, paths) = taken.unwrap_or_default();
         Tell::Crowded {
-            paths,
+            paths: paths.into_iter().collect(),
             idle_ms: u32::try_from(idle.as_millis()).unwrap_or(u32::MAX),
         }
     }
@@ -52,7 +53,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_hears_once_what_is_asked_and_after_a_while_that_it_is_nothing() {
         let (room, wait) = (Room::default(), Duration::from_secs(30));
-        room.ask(vec![1, 2], Duration::from_millis(70));
+        room.ask([1, 2], Duration::from_millis(70));
         let asked = Tell::Crowded {
             paths: vec![1, 2],
             idle_ms: 70,
@@ -70,7 +71,7 @@ mod tests {
         );
         let (asked_late, ()) = tokio::join!(room.next(wait), async {
             tokio::time::sleep(wait / 2).await;
-            room.ask(vec![3], Duration::ZERO);
+            room.ask([3], Duration::ZERO);
         });
         assert_eq!(
             asked_late,
@@ -79,5 +80,20 @@ mod tests {
                 idle_ms: 0
             }
         );
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_several_rails_ask_for_at_once_is_told_whole() {
+        let (room, wait) = (Room::default(), Duration::from_secs(30));
+        let (long, short) = (Duration::from_secs(60), Duration::from_secs(1));
+        room.ask([1], long);
+        room.ask([2, 1], long);
+        room.ask([2], short);
+        let asked = |paths: &[u8], idle_ms| Tell::Crowded {
+            paths: paths.to_vec(),
+            idle_ms,
+        };
+        assert_eq!(room.next(wait).await, asked(&[2], 1_000));
+        assert_eq!(room.next(wait).await, asked(&[1, 2], 60_000));
+        assert_eq!(room.next(wait).await, asked(&[], 0));
     }
 }

@@ -202,19 +202,29 @@ impl Inner {
     }
 
     async fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
-        let (mut accepted, mut refused) = (Vec::new(), Vec::new());
-        for offer in offers {
-            let used = |rail: &usize| connected.paths.up().iter().filter(|path| path.rail == *rail).count();
+        let (mut chosen, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut used: Vec<usize> = connected.paths.up().iter().map(|path| path.rail).collect();
+        for offer in &offers {
             let rails = self.rails.all().iter().enumerate();
             let up = rails.filter_map(|(number, rail)| Some((number, rail.address().ok()?)));
             let fits = up.filter(|(_, address)| any_subnet || address.subnet == offer.subnet);
-            let Some((rail, address)) = fits.min_by_key(|(rail, _)| used(rail)) else {
-                refused.push(format!("the peer has no port in {}", offer.subnet));
-                continue;
-            };
-            match self.accept(connected, rail, &address.gid, &offer).await {
+            let paths = |rail: usize| used.iter().filter(|of| **of == rail).count();
+            match fits.min_by_key(|(rail, _)| paths(*rail)) {
+                Some((rail, address)) => {
+                    used.push(rail);
+                    chosen.push((rail, address.gid, offer));
+                }
+                None => refused.push(format!("the peer has no port in {}", offer.subnet)),
+            }
+        }
+        // At once: a rail may have to wait until there is room.
+        let made = chosen
+            .iter()
+            .map(|(rail, gid, offer)| self.accept(connected, *rail, gid, offer));
+        for (made, (rail, ..)) in join_all(made).await.into_iter().zip(&chosen) {
+            match made {
                 Ok(accept) => accepted.push(accept),
-                Err(error) => refused.push(format!("{}: {error}", self.rails.all()[rail].name)),
+                Err(error) => refused.push(format!("{}: {error}", self.rails.all()[*rail].name)),
             }
         }
         Tell::Connected {
@@ -284,8 +294,8 @@ impl Inner {
         for connected in self.sessions.lock().values() {
             let up = connected.paths.up();
             let of_rail = up.iter().filter(|path| path.rail == rail);
-            let paths: Vec<u8> = of_rail.map(|path| path.number).collect();
-            if !paths.is_empty() {
+            let mut paths = of_rail.map(|path| path.number).peekable();
+            if paths.peek().is_some() {
                 connected.room.ask(paths, idle);
             }
         }
