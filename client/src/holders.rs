@@ -1,6 +1,6 @@
 //! Reaching the nodes that hold objects.
 
-use crate::rdma::Retry;
+use crate::rdma_failures::Retry;
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;
 use std::sync::Arc;

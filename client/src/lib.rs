@@ -30,6 +30,7 @@ mod link_control;
 mod locate;
 mod put;
 mod rdma;
+mod rdma_failures;
 mod read;
 mod remote_holders;
 mod slot;

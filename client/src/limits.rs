@@ -81,5 +81,7 @@ const _: () = assert!(GROUP_PIECES_MAX + 3 < SUBMIT_TRANSFERS_MAX && SUBMIT_TRAN
 const _: () =
     assert!(BATCH_KEYS_MAX * (ERROR_MESSAGE_LEN_BYTES_MAX + FINGERPRINT_LEN_BYTES_MAX + 256) < MESSAGE_LEN_BYTES_MAX);
 
-/// A holder that is reached over TCP because RDMA did not work is tried over RDMA again after this time.
-pub const RDMA_RETRY_MS: u64 = 30_000;
+/// A holder that is reached over TCP because RDMA did not work is tried over RDMA again after this time, …
+pub const RDMA_RETRY_MIN_MS: u64 = 30_000;
+/// … and after twice the last time whenever it did not work again, up to this one: each try sets up all connections to the holder anew.
+pub const RDMA_RETRY_MAX_MS: u64 = 480_000;

@@ -1,12 +1,11 @@
 //! Whether transfers go over RDMA or over TCP.
 
-use crate::limits::RDMA_RETRY_MS;
 use crate::link_control::{Peer, dial_error};
+use crate::rdma_failures::{Failure, RdmaFailures, Retry};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
 use tenon_transport::link::{Authenticator, Endpoint, FEATURE_RDMA, Identity};
@@ -95,51 +94,34 @@ pub(crate) struct Connected {
     pub(crate) retry: Option<Retry>,
 }
 
-/// When RDMA, which did not work, is worth trying again: after some time, or when a port of this side went up or down.
-#[derive(Debug)]
-pub(crate) struct Retry {
-    at: Instant,
-    rails: Arc<Rails>,
-    revision: u64,
-}
-
-impl Retry {
-    fn new(rails: &Arc<Rails>) -> Self {
-        Self {
-            at: Instant::now() + Duration::from_millis(RDMA_RETRY_MS),
-            rails: Arc::clone(rails),
-            revision: rails.revision(),
-        }
-    }
-
-    /// Whether it is now.
-    pub(crate) fn is_due(&self) -> bool {
-        Instant::now() >= self.at || self.rails.revision() != self.revision
-    }
-}
-
 impl Transports {
     /// Connects to a holder as the policy says.
-    pub(crate) async fn connect(&self, dial: &Dial<'_>, deadline: Instant) -> Result<Connected, ServiceError> {
+    pub(crate) async fn connect(
+        &self,
+        dial: &Dial<'_>,
+        failures: &RdmaFailures,
+        deadline: Instant,
+    ) -> Result<Connected, ServiceError> {
         let has_rdma = dial.features & FEATURE_RDMA != 0;
         let rails = self
             .rails
             .as_ref()
             .filter(|_| self.rdma != RdmaPolicy::Forbid && has_rdma);
-        // Before it is tried: what changes meanwhile is another reason to try again.
-        let retry = rails.map(Retry::new);
-        let failure = match rails {
-            Some(rails) => match self.over_rdma(rails, dial, deadline).await {
+        let mut failure = None;
+        if let Some(rails) = rails {
+            // Before it is tried: what changes meanwhile is another reason to try again.
+            let seen = Failure::before(rails);
+            match self.over_rdma(rails, dial, deadline).await {
                 Ok(connection) => {
+                    failures.end(dial.node);
                     let retry = None;
                     return Ok(Connected { connection, retry });
                 }
-                Err(reason) => Some(reason),
-            },
-            None => None,
-        };
+                Err(reason) => failure = Some(Failure { reason, ..seen }),
+            }
+        }
         if self.rdma == RdmaPolicy::Require {
-            let reason = failure.unwrap_or_else(|| self.missing(has_rdma).to_owned());
+            let reason = failure.map_or_else(|| self.missing(has_rdma).to_owned(), |failure| failure.reason);
             let message = format!(
                 "node {} is not reached over RDMA, which is required: {reason}",
                 dial.node
@@ -151,10 +133,10 @@ impl Transports {
         let connection = TcpConnection::open(dial.endpoint, dial.identity, auth, peer, self.tcp, deadline).await;
         let connection = connection.map_err(|error| dial_error(&error, &Peer::Holder(dial.node)))?;
         self.counts.tcp.fetch_add(1, Ordering::Relaxed);
-        if let Some(reason) = failure {
+        let retry = failure.map(|failure| {
             self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(node = %dial.node, reason, "RDMA does not work, transfers go over TCP");
-        }
+            failures.note(dial.node, failure)
+        });
         Ok(Connected { connection, retry })
     }
 

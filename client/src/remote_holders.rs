@@ -6,6 +6,7 @@ use crate::holders::{HolderAccess, Holders};
 use crate::limits::{DIAL_TIMEOUT_MS, HOLDERS_MAX};
 use crate::link_control::{LinkControl, Peer, call_error, dial_error};
 use crate::rdma::{Dial, Transports};
+use crate::rdma_failures::RdmaFailures;
 use crate::slot::{Slot, Usable};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -39,6 +40,7 @@ struct Dialler {
     us: Us,
     credentials: Credentials,
     transports: Transports,
+    failures: RdmaFailures,
 }
 
 /// Who dials.
@@ -86,6 +88,7 @@ impl RemoteHolders {
                 us,
                 credentials,
                 transports,
+                failures: RdmaFailures::default(),
             }),
             slots: Mutex::default(),
         }
@@ -159,7 +162,7 @@ impl Dialler {
             auth: &way.auth,
             features: way.link.remote().features,
         };
-        let connected = self.transports.connect(&dial, deadline).await?;
+        let connected = self.transports.connect(&dial, &self.failures, deadline).await?;
         let access = HolderAccess::new(node.node, connected.connection, attached);
         Ok(access.with_link(way.link).until(connected.retry))
     }
