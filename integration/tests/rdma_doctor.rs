@@ -1,6 +1,7 @@
 //! `tenon doctor` where RDMA devices are, beside a program that shares no code with it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 use tenon_integration::binaries::binaries;
@@ -158,11 +159,54 @@ fn huge_pages_that_are_required_and_missing_are_a_problem(place: &mut RdmaPlace)
     );
 }
 
+/// Of three members, A is looked at, B uses a device, and C uses none.
+fn peers_are_reached_over_rdma_with_a_measured_round_trip(place: &mut RdmaPlace) {
+    let devices = place.devices();
+    let [a, b, ..] = devices.as_slice() else {
+        panic!("A and B need a device each: {devices:?}");
+    };
+    for (policy, status, without) in [("prefer", 0, "warning"), ("require", UNFIT, "problem")] {
+        let job = Job::script(include_str!("rdma_doctor.sh")).timeout(Duration::from_secs(120));
+        let job = job
+            .env("device_a", &*a.name)
+            .env("device_b", &*b.name)
+            .env("policy", policy);
+        let output = place.run(&job).expect("the job ends");
+        let said = document(&output);
+        assert_eq!(output.status, status, "{said}{}", output.stderr);
+        let peers = list(&said["facts"]["peers"]);
+        let over_rdma = |port: &str| {
+            let peer = peers.iter().find(|peer| text(&peer["endpoint"]).ends_with(port));
+            let reaches = list(&peer.unwrap_or_else(|| panic!("{port}: {said}"))["transports"]);
+            assert_eq!(reaches[0]["outcome"], "reached", "{said}");
+            let reach = reaches.iter().find(|reach| reach["transport"] == "rdma");
+            reach.unwrap_or_else(|| panic!("{port}: {said}")).clone()
+        };
+        let reached = over_rdma(":7742");
+        assert_eq!(reached["outcome"], "reached", "{reached}");
+        let rails = list(&reached["rails"]);
+        assert_eq!(rails.len(), 1, "{reached}");
+        assert_eq!(rails[0]["rail"], format!("{}:1", a.name));
+        let round_trip_us = number(&rails[0]["round_trip_us"]);
+        assert!(
+            round_trip_us > 0 && round_trip_us == number(&reached["round_trip_us"]),
+            "{reached}"
+        );
+        assert!(number(&reached["connect_us"]) > round_trip_us, "{reached}");
+        assert_eq!(over_rdma(":7743")["outcome"], "no_device");
+        let told = verdicts(&said, "peer.rdma").into_iter().map(|(_, verdict)| verdict);
+        let mut told: Vec<_> = told.collect();
+        told.sort();
+        assert_eq!(told, ["ok", without], "{said}");
+    }
+}
+
 #[test]
 fn the_doctor_and_a_witness_see_the_same_devices_ports_and_addresses() {
     let options = MachineOptions {
         programs: vec![
             binaries().tenon.clone(),
+            binaries().tenond.clone(),
             witness_binary().unwrap_or_else(|error| panic!("{error}")),
         ],
         ..MachineOptions::default()
@@ -170,6 +214,7 @@ fn the_doctor_and_a_witness_see_the_same_devices_ports_and_addresses() {
     let mut place = RdmaPlace::start(&options).unwrap_or_else(|error| panic!("{error}"));
     both_see_the_same(&mut place);
     the_address_of_each_device_is_chosen(&mut place);
+    peers_are_reached_over_rdma_with_a_measured_round_trip(&mut place);
     if !place.may_be_disturbed() {
         return eprintln!("the rest is about the machine");
     }

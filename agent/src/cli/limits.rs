@@ -21,6 +21,10 @@ pub(super) const REMOVE_KEYS_MAX: usize = tenon_protocol::limits::BATCH_KEYS_MAX
 pub(super) const DOCTOR_PEERS_AT_ONCE: usize = 64;
 /// Calls to each of them, of which the quickest counts: what delays one seldom delays all.
 pub(super) const DOCTOR_CALLS: usize = 5;
+/// Queue pairs of one port that `doctor` has at once: one for each peer that it dials.
+pub(super) const DOCTOR_QUEUE_PAIRS_MAX: u32 = 64;
 
+// Peers that are tried at once have a queue pair each.
+const _: () = assert!(DOCTOR_QUEUE_PAIRS_MAX as usize == DOCTOR_PEERS_AT_ONCE);
 // Chunks of a file, read from its start, are the object's pieces.
 const _: () = assert!(READ_CHUNK_BYTES as u64 == PIECE_BYTES);

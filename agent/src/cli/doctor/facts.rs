@@ -506,6 +506,14 @@ pub(super) struct Reach {
     pub(super) outcome: Outcome,
 }
 
+/// A rail that reaches a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct RailReach {
+    /// Device and port of this host.
+    pub(super) rail: String,
+    pub(super) round_trip_us: u64,
+}
+
 /// What became of dialling a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
@@ -522,6 +530,24 @@ pub(super) enum Outcome {
         only_there: Vec<NodeId>,
         /// Nodes that only the list of this host has.
         only_here: Vec<NodeId>,
+    },
+    /// Over RDMA.
+    #[serde(rename = "reached")]
+    ReachedByRails {
+        /// From dialling until every rail was tried.
+        connect_us: u64,
+        /// The least of several small reads over the quickest rail.
+        round_trip_us: u64,
+        /// The rails of this host that reach it.
+        rails: Vec<RailReach>,
+        /// Why others do not.
+        unusable: Vec<String>,
+    },
+    /// It uses no RDMA device.
+    NoDevice,
+    /// Both ends have RDMA devices, and no rail reaches it.
+    NoRail {
+        said: String,
     },
     /// The host answers that nobody listens.
     NobodyListens {

@@ -77,13 +77,7 @@ impl RdmaConnection {
         deadline: Instant,
     ) -> Result<Arc<dyn Connection>, OpenError> {
         let link = Link::dial_for(Channel::Rdma, endpoint, identity, auth, expect, deadline).await?;
-        let shared = Arc::new(Shared {
-            peer: link.remote().peer,
-            rails: Arc::clone(rails),
-            link,
-            paths: rails.paths(true),
-            places: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(rails, link));
         let numbers = shared.usable();
         let deadline = deadline.min(Instant::now() + VERBS_CONNECT_TIMEOUT);
         let mut reasons = shared.connect(&numbers, false, deadline).await;
@@ -161,6 +155,17 @@ struct Reading {
 }
 
 impl Shared {
+    /// Of a link over which nothing was asked yet.
+    pub(super) fn new(rails: &Arc<Rails>, link: Arc<Link>) -> Self {
+        Self {
+            peer: link.remote().peer,
+            rails: Arc::clone(rails),
+            link,
+            paths: rails.paths(true),
+            places: Mutex::default(),
+        }
+    }
+
     pub(super) fn close(&self, reason: &str) {
         self.paths.close(reason);
         self.link.close();

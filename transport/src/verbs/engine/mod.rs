@@ -41,6 +41,7 @@ mod push;
 mod push_policy;
 mod rail;
 mod rails;
+mod reach;
 #[cfg(feature = "conformance")]
 mod rogue;
 mod room;
@@ -53,6 +54,7 @@ pub use connection::{OpenError, RdmaConnection};
 pub use events::EventCounts;
 pub use push_policy::{PushPolicy, Writes, WritesOfAWay};
 pub use rails::{NoRails, Rails, RailsOptions, Registration};
+pub use reach::{RailReach, Reach, reach};
 #[cfg(feature = "conformance")]
 pub use rogue::{Rogue, RogueGrant};
 pub use target::RdmaTarget;

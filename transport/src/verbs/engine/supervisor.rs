@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
-use super::message::{Accept, Ask, Offer, Tell};
+use super::message::{Ask, Offer, Tell};
 use super::path::{Path, ReadRequest, pause};
 use crate::limits::{
     VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
     VERBS_RECONNECTS_MAX,
 };
 use crate::memory::Memory;
-use crate::verbs::{Access, GidEntry, QueuePair, Status, VerbsError};
+use crate::verbs::{Access, GidEntry, QueuePair, Remote, Status, VerbsError};
 
 /// Connects lost paths again, until the link ends.
 pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
@@ -75,6 +75,14 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             _ => sleep(VERBS_LISTEN_PAUSE).await,
         }
     }
+}
+
+/// A path that carries, and is not in use yet.
+pub(super) struct Tried {
+    pub(super) path: Arc<Path>,
+    gid: GidEntry,
+    /// What it was tried with.
+    probe: Remote,
 }
 
 /// A queue pair that the peer is asked to connect to one of its own.
@@ -165,8 +173,27 @@ impl Shared {
         })
     }
 
-    /// Connects and tries paths; says why those are not up that are not.
+    /// Connects paths that carry; says why those are not up that are not.
     pub(super) async fn connect(&self, numbers: &[u8], any_subnet: bool, deadline: Instant) -> Vec<String> {
+        let (tried, reasons) = self.try_paths(numbers, any_subnet, deadline).await;
+        for Tried { path, gid, .. } in tried {
+            self.forget_places();
+            self.paths.add(Arc::clone(&path));
+            // What changed while it was tried has not ended it.
+            if !self.rails.has(path.rail, &gid) {
+                self.paths.lose(&path);
+            }
+        }
+        reasons
+    }
+
+    /// Connects and tries paths: those that carry, and why others do not.
+    pub(super) async fn try_paths(
+        &self,
+        numbers: &[u8],
+        any_subnet: bool,
+        deadline: Instant,
+    ) -> (Vec<Tried>, Vec<String>) {
         let (mut made, mut reasons) = (HashMap::new(), Vec::new());
         for number in numbers {
             match self.offer(*number) {
@@ -175,7 +202,7 @@ impl Shared {
             }
         }
         if made.is_empty() {
-            return reasons;
+            return (Vec::new(), reasons);
         }
         let offers = made.values().map(|offered| offered.offer).collect();
         let accepted = match self.ask(&Ask::Connect { any_subnet, offers }, deadline).await {
@@ -186,7 +213,7 @@ impl Shared {
             Ok(_) => vec![],
             Err(error) => {
                 reasons.push(error.to_string());
-                return reasons;
+                return (Vec::new(), reasons);
             }
         };
         let tries = accepted.into_iter().filter_map(|accept| {
@@ -194,28 +221,28 @@ impl Shared {
             Some(async move {
                 queue_pair.connect(&offer.endpoint, &gid, &accept.endpoint, self.rails.timing())?;
                 let path = Path::new(accept.path, accept.path.into(), accept.pushes, queue_pair);
-                self.probe(&path, &accept, deadline).await?;
-                Ok::<_, Unusable>((path, gid))
+                let tried = Tried {
+                    path,
+                    gid,
+                    probe: accept.probe,
+                };
+                self.probe(&tried, deadline).await?;
+                Ok::<_, Unusable>(tried)
             })
         });
+        let mut carrying = Vec::new();
         for tried in join_all(tries).await {
             match tried {
-                Ok((path, gid)) => {
-                    self.forget_places();
-                    self.paths.add(Arc::clone(&path));
-                    // What changed while it was tried has not ended it.
-                    if !self.rails.has(path.rail, &gid) {
-                        self.paths.lose(&path);
-                    }
-                }
+                Ok(tried) => carrying.push(tried),
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        reasons
+        (carrying, reasons)
     }
 
-    /// Reads a few bytes over a new path.
-    async fn probe(&self, path: &Arc<Path>, accept: &Accept, deadline: Instant) -> Result<(), Unusable> {
+    /// Reads a few bytes over a new path. Returns how long that took.
+    pub(super) async fn probe(&self, tried: &Tried, deadline: Instant) -> Result<Duration, Unusable> {
+        let Tried { path, probe, .. } = tried;
         let scratch = Arc::new(Memory::from_vec(vec![0; VERBS_PROBE_BYTES])).whole();
         let into = self
             .rails
@@ -224,17 +251,18 @@ impl Shared {
         let flight = Flight::new(1);
         let read = ReadRequest {
             request: 0,
-            from: accept.probe,
+            from: *probe,
             into: vec![into],
             slots: Vec::new(),
         };
+        let begun = Instant::now();
         let trying = async {
             path.post(&flight, vec![read]).await;
             flight.landed().await;
         };
         let in_time = timeout_at(deadline, trying).await;
         match (in_time, flight.statuses()[0]) {
-            (Ok(()), Some(Status::Success)) => Ok(()),
+            (Ok(()), Some(Status::Success)) => Ok(begun.elapsed()),
             (_, status) => {
                 path.fail();
                 Err(Unusable::Probe(status))
@@ -245,7 +273,7 @@ impl Shared {
 
 /// Why a new path is not used.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+pub(super) enum Unusable {
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     #[error("a path was connected and does not carry: {}", .0.map_or("no answer".to_owned(), |status| status.to_string()))]

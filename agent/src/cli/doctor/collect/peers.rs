@@ -1,5 +1,7 @@
 //! The way to each peer.
 
+mod rdma;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -11,7 +13,9 @@ use futures_util::stream;
 use tenon_protocol::codec;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{NodeState, NodesReply, Reply, Request};
-use tenon_transport::link::{Authenticator, Endpoint, Identity, Link, LinkError, NoSecret, Role, SharedSecret};
+use tenon_transport::link::{
+    Authenticator, Endpoint, FEATURE_RDMA, Identity, Link, LinkError, NoSecret, Role, SharedSecret,
+};
 use tenon_transport::{ClusterId, PeerId, SessionId};
 use tokio::time::Instant;
 
@@ -33,19 +37,17 @@ pub(super) async fn reach(
     };
     let dialler = Dialler::new(session, config, members, configuration.secret_error.is_some());
     let others = members.iter().filter(|member| Some(member.node) != own);
+    let rails = &rdma::Devices::open(&config.rdma).await;
     let peers = others.map(|member| async {
-        let outcome = match &dialler {
-            Ok(dialler) => dialler.dial(member).await,
-            Err(why) => Outcome::NotTried { why: why.clone() },
+        let transports = match &dialler {
+            Ok(dialler) => dialler.dial(member, rails).await,
+            Err(why) => vec![over_tcp(Outcome::NotTried { why: why.clone() })],
         };
         Peer {
             node: member.node,
             endpoint: member.endpoint.to_string(),
             agent_sees: seen_by(agent, member.node),
-            transports: vec![Reach {
-                transport: "tcp",
-                outcome,
-            }],
+            transports,
         }
     });
     stream::iter(peers.collect::<Vec<_>>())
@@ -78,9 +80,20 @@ fn seen_by(agent: &Agent, node: NodeId) -> Option<NodeState> {
     seen.map(|(_, state)| *state)
 }
 
+fn over_tcp(outcome: Outcome) -> Reach {
+    Reach {
+        transport: "tcp",
+        outcome,
+    }
+}
+
 /// Microseconds since a moment.
 pub(super) fn micros(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+    whole_micros(since.elapsed())
+}
+
+fn whole_micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Dials as `tenond` does, but as a client: a second member under this node's id would disturb the first.
@@ -112,15 +125,23 @@ impl<'a> Dialler<'a> {
         })
     }
 
-    async fn dial(&self, member: &Member) -> Outcome {
-        self.measure(member)
-            .await
-            .unwrap_or_else(|error| failed(&error, &self.cluster_name))
+    /// Over TCP, and over RDMA if this host is to use it and the peer answers.
+    async fn dial(&self, member: &Member, rails: &rdma::Devices) -> Vec<Reach> {
+        match self.measure(member).await {
+            Ok((outcome, features)) => {
+                let over_rdma = rails.reach(self, member, features & FEATURE_RDMA != 0).await;
+                [Some(over_tcp(outcome)), over_rdma].into_iter().flatten().collect()
+            }
+            Err(error) => vec![over_tcp(failed(&error, &self.cluster_name))],
+        }
     }
 
-    async fn measure(&self, member: &Member) -> Result<Outcome, LinkError> {
-        let deadline = self.session.deadline(0).min(Instant::now() + self.patience);
-        let identity = Identity {
+    fn deadline(&self) -> Instant {
+        self.session.deadline(0).min(Instant::now() + self.patience)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
             cluster: self.cluster,
             role: Role::Client,
             peer: PeerId(rand::random()),
@@ -128,7 +149,12 @@ impl<'a> Dialler<'a> {
             session: SessionId(rand::random()),
             features: 0,
             context: [0; 32],
-        };
+        }
+    }
+
+    /// What came of it, and the peer's feature bits.
+    async fn measure(&self, member: &Member) -> Result<(Outcome, u64), LinkError> {
+        let (deadline, identity) = (self.deadline(), self.identity());
         let started = Instant::now();
         let expect = Some(PeerId(member.node.to_bytes()));
         let link = Link::dial(
@@ -150,14 +176,15 @@ impl<'a> Dialler<'a> {
         let own = reply.nodes.iter().find(|node| node.is_self);
         let theirs: BTreeSet<NodeId> = reply.nodes.iter().map(|node| node.node).collect();
         let ours: BTreeSet<NodeId> = self.members.iter().map(|member| member.node).collect();
-        Ok(Outcome::Reached {
+        let outcome = Outcome::Reached {
             connect_us,
             round_trip_us,
             version: own.and_then(|own| own.version.clone()),
             same_members: theirs == ours,
             only_there: theirs.difference(&ours).copied().collect(),
             only_here: ours.difference(&theirs).copied().collect(),
-        })
+        };
+        Ok((outcome, link.remote().features))
     }
 }
 

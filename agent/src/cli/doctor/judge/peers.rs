@@ -1,7 +1,7 @@
 //! Whether this host reaches its peers.
 
 use super::super::text::micros;
-use crate::cli::doctor::facts::{Facts, Outcome, Peer, Reach};
+use crate::cli::doctor::facts::{Facts, Outcome, Peer, RailReach, Reach, Wish};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
@@ -10,11 +10,13 @@ const MEMBERS: (Section, &str) = (Section::Peers, "peer.members");
 const SEEN: (Section, &str) = (Section::Peers, "peer.seen_by_agent");
 
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    facts.peers.iter().flat_map(peer).collect()
+    let requires_rdma = facts.configuration.rdma == Some(Wish::Require);
+    facts.peers.iter().flat_map(|one| peer(one, requires_rdma)).collect()
 }
 
-fn peer(peer: &Peer) -> Vec<Finding> {
-    let mut findings: Vec<_> = peer.transports.iter().map(|reach| transport(peer, reach)).collect();
+fn peer(peer: &Peer, requires_rdma: bool) -> Vec<Finding> {
+    let reaches = peer.transports.iter();
+    let mut findings: Vec<_> = reaches.map(|reach| transport(peer, reach, requires_rdma)).collect();
     let reached = |reach: &Reach| matches!(reach.outcome, Outcome::Reached { .. });
     findings.extend(peer.transports.iter().find_map(|reach| other_list(peer, reach)));
     findings.extend(seen(peer, peer.transports.iter().any(reached)));
@@ -48,9 +50,10 @@ fn other_list(peer: &Peer, reach: &Reach) -> Option<Finding> {
     Some(finding.advise("give all members the same list, and restart those that had another"))
 }
 
-fn transport(peer: &Peer, reach: &Reach) -> Finding {
+fn transport(peer: &Peer, reach: &Reach, requires_rdma: bool) -> Finding {
     let code = match reach.transport {
         "tcp" => "peer.tcp",
+        "rdma" => "peer.rdma",
         _ => "peer.transport",
     };
     let subject = format!("{} over {}", peer.endpoint, reach.transport.to_uppercase());
@@ -68,6 +71,16 @@ fn transport(peer: &Peer, reach: &Reach) -> Finding {
                 format!("round trip {round_trip}, connected in {connect}, node {node}"),
             )
         }
+        Outcome::ReachedByRails {
+            connect_us,
+            rails,
+            unusable,
+            ..
+        } => by_rails(finding, *connect_us, rails, unusable),
+        Outcome::NoDevice => finding(without_rdma(requires_rdma), "it uses no RDMA device".to_owned())
+            .advise("run tenon doctor on it, which says why; payload to it goes over TCP unless rdma.policy requires RDMA"),
+        Outcome::NoRail { said } => finding(without_rdma(requires_rdma), said.clone())
+            .advise("compare the networks of the ports of both hosts; payload to it goes over TCP unless rdma.policy requires RDMA"),
         Outcome::NobodyListens { said } => finding(Verdict::Warning, said.clone())
             .advise("the host answers, and no program listens there: start tenond on it, or correct its endpoint"),
         Outcome::Silent { said } => finding(Verdict::Problem, said.clone())
@@ -77,6 +90,32 @@ fn transport(peer: &Peer, reach: &Reach) -> Finding {
         Outcome::NotTried { why } => {
             finding(Verdict::Warning, format!("not dialled: {why}")).advise("run this as root or as the user of tenond")
         }
+    }
+}
+
+/// Of a peer that RDMA does not reach, though it answers.
+fn without_rdma(requires_rdma: bool) -> Verdict {
+    match requires_rdma {
+        true => Verdict::Problem,
+        false => Verdict::Warning,
+    }
+}
+
+fn by_rails(
+    finding: impl FnOnce(Verdict, String) -> Finding,
+    connect_us: u64,
+    rails: &[RailReach],
+    unusable: &[String],
+) -> Finding {
+    let over = rails
+        .iter()
+        .map(|rail| format!("{} over {}", micros(rail.round_trip_us), rail.rail));
+    let over: Vec<_> = over.collect();
+    let message = format!("round trip {}, connected in {}", over.join(", "), micros(connect_us));
+    match unusable {
+        [] => finding(Verdict::Ok, message),
+        others => finding(Verdict::Warning, format!("{message}; not over {}", others.join("; ")))
+            .advise("compare the ports of both hosts: fewer rails carry less"),
     }
 }
 
@@ -108,7 +147,7 @@ mod tests {
         let mut peer = samples::good_host().peers.remove(0);
         peer.transports[0].outcome = outcome;
         peer.agent_sees = agent_sees;
-        super::super::overall(&super::peer(&peer))
+        super::super::overall(&super::peer(&peer, false))
     }
 
     fn reached(same_members: bool) -> Outcome {
@@ -143,11 +182,55 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_without_rdma_is_a_problem_where_that_is_required() {
+        let by_rails = |unusable: &[&str]| Outcome::ReachedByRails {
+            connect_us: 2_000,
+            round_trip_us: 9,
+            rails: vec![RailReach {
+                rail: "mlx5_0:1".into(),
+                round_trip_us: 9,
+            }],
+            unusable: unusable.iter().map(|&why| why.into()).collect(),
+        };
+        let no_rail = Outcome::NoRail { said: "said".into() };
+        let (ok, warning, problem) = (Verdict::Ok, Verdict::Warning, Verdict::Problem);
+        for (outcome, preferred, required) in [
+            (by_rails(&[]), ok, ok),
+            (by_rails(&["mlx5_1:1: it is Down"]), warning, warning),
+            (Outcome::NoDevice, warning, problem),
+            (no_rail, warning, problem),
+        ] {
+            let mut facts = samples::good_host();
+            facts.peers[0].transports[1].outcome = outcome.clone();
+            for (wish, verdict) in [(Wish::Prefer, preferred), (Wish::Require, required)] {
+                facts.configuration.rdma = Some(wish);
+                assert_eq!(super::super::overall(&judge(&facts)), verdict, "{outcome:?} {wish:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_round_trip_over_each_rail_is_told() {
+        let findings = judge(&samples::good_host());
+        let told = findings.iter().find(|finding| finding.code == "peer.rdma").unwrap();
+        assert!(
+            told.message
+                .starts_with("round trip 0.009 ms over mlx5_0:1, 0.011 ms over mlx5_1:1, "),
+            "{told:?}"
+        );
+    }
+
+    #[test]
     fn another_member_list_is_a_problem_though_the_peer_answers() {
         assert_eq!(gravest(reached(false), None), Verdict::Problem);
         let mut peer = samples::good_host().peers.remove(0);
         peer.transports[0].outcome = reached(false);
-        let said = &super::peer(&peer)[1].message;
+        let findings = super::peer(&peer, false);
+        let said = &findings
+            .iter()
+            .find(|finding| finding.code == "peer.members")
+            .unwrap()
+            .message;
         assert!(
             said.ends_with(": only its list has 09090909090909090909090909090909"),
             "{said}"

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::super::facts::{
     Agent, AgentAnswer, AgentState, Backing, Bound, Configuration, Device, DeviceDetails, Facts, Gid, Host,
     HugePagePool, Known, Library, LinkAddress, LockedMemory, Memory, Module, ModuleState, MountedSegment, Outcome,
-    Peer, Port, PortDetails, Purpose, Rdma, Reach, Segment, WindowsSeen, Wish,
+    Peer, Port, PortDetails, Purpose, RailReach, Rdma, Reach, Segment, WindowsSeen, Wish,
 };
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::NodeState;
@@ -69,18 +69,38 @@ pub(in crate::cli::doctor) fn good_host() -> Facts {
             node: PEER,
             endpoint: "10.0.0.8:7601".into(),
             agent_sees: Some(NodeState::Alive),
-            transports: vec![Reach {
-                transport: "tcp",
-                outcome: Outcome::Reached {
-                    connect_us: 900,
-                    round_trip_us: 120,
-                    version: Some("0.1.0".into()),
-                    same_members: true,
-                    only_there: Vec::new(),
-                    only_here: Vec::new(),
-                },
-            }],
+            transports: vec![over_tcp(), over_rdma()],
         }],
+    }
+}
+
+fn over_tcp() -> Reach {
+    Reach {
+        transport: "tcp",
+        outcome: Outcome::Reached {
+            connect_us: 900,
+            round_trip_us: 120,
+            version: Some("0.1.0".into()),
+            same_members: true,
+            only_there: Vec::new(),
+            only_here: Vec::new(),
+        },
+    }
+}
+
+fn over_rdma() -> Reach {
+    let rail = |rail: &str, round_trip_us| RailReach {
+        rail: rail.into(),
+        round_trip_us,
+    };
+    Reach {
+        transport: "rdma",
+        outcome: Outcome::ReachedByRails {
+            connect_us: 2_000,
+            round_trip_us: 9,
+            rails: vec![rail("mlx5_0:1", 9), rail("mlx5_1:1", 11)],
+            unusable: Vec::new(),
+        },
     }
 }
 
