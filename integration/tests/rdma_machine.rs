@@ -158,13 +158,18 @@ fn a_test_binary_runs(place: &mut RdmaPlace, test: &Path) {
 }
 
 fn a_job_that_does_not_end_is_killed_with_the_machine(mut machine: Machine) {
-    const BOUND: Duration = Duration::from_secs(1);
+    // A job's first word takes milliseconds on an idle host and seconds on a busy one.
+    const BOUND_MIN: Duration = Duration::from_secs(1);
+    const WORDS: u32 = 20;
+    let begin = Instant::now();
+    ok(&mut machine, "echo before");
+    let bound = BOUND_MIN.max(WORDS * begin.elapsed());
     let process = format!("/proc/{}", machine.pid());
     assert!(Path::new(&process).exists());
     let begin = Instant::now();
-    let job = Job::script("echo before; while :; do :; done").timeout(BOUND);
+    let job = Job::script("echo before; while :; do :; done").timeout(bound);
     let error = machine.run(&job).expect_err("it never ends");
-    assert!(begin.elapsed() < BOUND + wait::SOON);
+    assert!(begin.elapsed() < bound + wait::SOON);
     let MachineError::TimedOut { remains, .. } = &error else {
         panic!("{error}");
     };
