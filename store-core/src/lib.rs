@@ -7,6 +7,7 @@
 //! * [`allocator`] – which bytes of a segment belong to whom.
 //! * [`placement`] – which entry of a pool gets a new region.
 //! * [`objects`] – the life of the objects that one node holds: reserved, sealed, removed.
+//! * [`eviction`] – in which order they go when room is needed.
 //! * [`directory`] – one node as a home: which object a key has.
 //! * [`coordinator`] – whom to ask about a key, and what the answers say together.
 //! * [`membership`] – the member list, the homes that follow from it, and who answers.
@@ -20,6 +21,7 @@
 pub mod allocator;
 pub mod coordinator;
 pub mod directory;
+pub mod eviction;
 pub mod limits;
 pub mod membership;
 pub mod names;

@@ -1,4 +1,6 @@
-//! Orders of eviction over numbered objects, for experiments without a store.
+//! Orders of eviction over numbered objects, for experiments without a store: the store's own, and others to compare it with.
+
+use tenon_store_core::eviction::{Place, SecondChance};
 
 /// Which object goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +13,12 @@ pub(super) enum Eviction {
     Lru,
     /// The oldest that was not asked for since a hand last passed it.
     Sieve,
+    /// The store's own: the oldest; one that was asked for is put behind the others once instead.
+    Clock,
 }
 
 impl Eviction {
-    pub(super) const ALL: [Self; 4] = [Self::Off, Self::Fifo, Self::Lru, Self::Sieve];
+    pub(super) const ALL: [Self; 5] = [Self::Off, Self::Fifo, Self::Lru, Self::Sieve, Self::Clock];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -22,6 +26,7 @@ impl Eviction {
             Self::Fifo => "fifo",
             Self::Lru => "lru",
             Self::Sieve => "sieve",
+            Self::Clock => "clock",
         }
     }
 }
@@ -35,9 +40,63 @@ struct Links {
     is_visited: bool,
 }
 
+/// Objects in an order of eviction.
+#[derive(Debug)]
+pub(super) enum Queue {
+    /// Those that are compared with.
+    Listed(Listed),
+    /// The store's own.
+    Own {
+        queue: SecondChance<usize>,
+        places: Vec<Option<Place>>,
+    },
+}
+
+impl Queue {
+    /// No objects yet, of which the numbers are below `numbers`.
+    pub(super) fn new(eviction: Eviction, numbers: usize) -> Self {
+        match eviction {
+            Eviction::Clock => Self::Own {
+                queue: SecondChance::default(),
+                places: vec![None; numbers],
+            },
+            eviction => Self::Listed(Listed::new(eviction, numbers)),
+        }
+    }
+
+    /// An object has come.
+    pub(super) fn insert(&mut self, number: usize) {
+        match self {
+            Self::Listed(listed) => listed.insert(number),
+            Self::Own { queue, places } => places[number] = Some(queue.insert(number)),
+        }
+    }
+
+    /// An object was asked for.
+    pub(super) fn visit(&mut self, number: usize) {
+        match self {
+            Self::Listed(listed) => listed.visit(number),
+            Self::Own { queue, places } => queue.visit(places[number].expect("it is there")),
+        }
+    }
+
+    /// Takes out the object that is to go, if one is.
+    pub(super) fn evict(&mut self) -> Option<usize> {
+        match self {
+            Self::Listed(listed) => listed.evict(),
+            Self::Own { queue, places } => {
+                let mut passes = usize::MAX;
+                let (place, number) = queue.candidate(&mut passes, |_| true)?;
+                places[number] = None;
+                Some(queue.remove(place))
+            }
+        }
+    }
+}
+
 /// Objects in the order in which they came, or were last asked for.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct Listed {
     eviction: Eviction,
     links: Vec<Links>,
     newest: usize,
@@ -46,9 +105,8 @@ pub(super) struct Queue {
     hand: usize,
 }
 
-impl Queue {
-    /// No objects yet, of which the numbers are below `numbers`.
-    pub(super) fn new(eviction: Eviction, numbers: usize) -> Self {
+impl Listed {
+    fn new(eviction: Eviction, numbers: usize) -> Self {
         let none = Links {
             newer: NONE,
             older: NONE,
@@ -63,8 +121,7 @@ impl Queue {
         }
     }
 
-    /// An object has come.
-    pub(super) fn insert(&mut self, number: usize) {
+    fn insert(&mut self, number: usize) {
         self.links[number] = Links {
             newer: NONE,
             older: self.newest,
@@ -77,22 +134,20 @@ impl Queue {
         self.newest = number;
     }
 
-    /// An object was asked for.
-    pub(super) fn visit(&mut self, number: usize) {
+    fn visit(&mut self, number: usize) {
         match self.eviction {
             Eviction::Lru => {
                 self.remove(number);
                 self.insert(number);
             }
             Eviction::Sieve => self.links[number].is_visited = true,
-            Eviction::Off | Eviction::Fifo => {}
+            Eviction::Off | Eviction::Fifo | Eviction::Clock => {}
         }
     }
 
-    /// Takes out the object that is to go, if one is.
-    pub(super) fn evict(&mut self) -> Option<usize> {
+    fn evict(&mut self) -> Option<usize> {
         let victim = match self.eviction {
-            Eviction::Off => return None,
+            Eviction::Off | Eviction::Clock => return None,
             Eviction::Fifo | Eviction::Lru => self.oldest,
             Eviction::Sieve => self.sieved(),
         };
@@ -152,6 +207,7 @@ mod tests {
         assert_eq!(gone(Eviction::Fifo), [0, 1, 2, 3]);
         assert_eq!(gone(Eviction::Lru), [1, 3, 0, 2]);
         assert_eq!(gone(Eviction::Sieve), [1, 3, 0, 2]);
+        assert_eq!(gone(Eviction::Clock), [1, 3, 0, 2]);
     }
 
     #[test]
