@@ -9,12 +9,14 @@ CARGO ?= cargo
 PORT ?= 7600
 # Seeds for `make simulate`: one, or a range, of any runs or of a profile (`links:1..500`; halts, lives, echoes).
 SEEDS ?= 1..5000
+# How long `make churn` lasts.
+CHURN_SECONDS ?= 600
 # Arguments for the benches: `make bench-transfer ARGS=--quick`.
 ARGS ?=
 # The trace that `make evidence` replays; a generated one without it.
 TRACE ?=
 
-.PHONY: help setup setup-test run stop test lint test-rust test-rdma simulate doc smoke bench-quick bench-transfer bench-placement bench-control bench-rdma evidence deny build clean-run
+.PHONY: help setup setup-test run stop test lint test-rust test-rdma simulate churn doc smoke bench-quick bench-transfer bench-placement bench-control bench-eviction bench-rdma evidence deny build clean-run
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -53,6 +55,10 @@ simulate: ## Whole clusters in virtual time, with faults: SEEDS=4711 runs one se
 	SIMULATE_SEEDS=$(SEEDS) $(CARGO) test --locked --release -p tenon-store-core --test simulation -- \
 		--ignored --nocapture the_promises_hold_in_the_named_seeds
 
+churn: build ## Two full nodes under mixed sizes, with pins and readers that verify, for CHURN_SECONDS=600
+	CHURN_SECONDS=$(CHURN_SECONDS) $(CARGO) test --locked -p tenon-integration --test eviction -- \
+		--ignored --nocapture a_full_store_goes_on_taking_puts_for_as_long_as_is_wanted
+
 doc: ## The API documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 
@@ -63,6 +69,7 @@ bench-quick: ## Short forms of the benches, so that they cannot rot
 	$(MAKE) bench-transfer ARGS=--quick
 	$(MAKE) bench-placement ARGS=--quick
 	$(MAKE) bench-control ARGS=--quick
+	$(MAKE) bench-eviction ARGS=--quick
 	$(MAKE) bench-rdma ARGS=--quick
 	$(MAKE) evidence ARGS=--quick
 
@@ -74,6 +81,9 @@ bench-placement: ## Allocate/free pairs per second and latencies per strategy, b
 
 bench-control: build ## What finding objects costs: calls, a holder's death, a home's death and return, memory; ARGS="--only scale"
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_control -- $(ARGS)
+
+bench-eviction: build ## Puts into a full store beside puts into a half full one
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_eviction -- $(ARGS)
 
 bench-rdma: build ## Put, get and the engine over RDMA, beside perftest, in a machine of their own; TENON_RDMA=native TENON_RDMA_DEVICES=…: on this host's devices
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_rdma -- $(ARGS)

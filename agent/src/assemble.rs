@@ -316,6 +316,7 @@ fn holder(
                 strategy: config.placement.strategy,
                 fallback: config.placement.fallback,
             },
+            eviction: config.eviction.in_use(),
         },
         Arc::clone(segments),
         Arc::clone(exports),

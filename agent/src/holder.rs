@@ -18,13 +18,15 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes};
-use tenon_protocol::message::{AttachedSegment, Committed, KeyResult, ListEntry, ReservedRegion, SpaceAccount};
+use tenon_protocol::message::{
+    AttachedSegment, Committed, Keep, KeyResult, ListEntry, Pin, ReservedRegion, SpaceAccount,
+};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_protocol::placement::DryRunPlace;
 use tenon_store_core::objects::{
-    CommitSpec, CommitStep, EndReason, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed, ReadHold,
-    RegionId, Reported, ReserveError, ReserveSpec, SealPlan, SegmentSpec, SegmentTable, SegmentUsage, Tellable,
-    Unreported, Unverified, Verified, WouldPlace, WriteHold,
+    CommitSpec, CommitStep, EndReason, Evicted, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed,
+    ReadHold, RegionId, Reported, ReserveError, ReserveSpec, Reserved, SealPlan, SegmentSpec, SegmentTable,
+    SegmentUsage, Tellable, Unreported, Unverified, Verified, WouldPlace, WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::NodeHint;
@@ -45,6 +47,8 @@ pub(crate) struct ReserveKey {
     pub len_bytes: u64,
     /// The asked time to live.
     pub ttl_ms: Option<u32>,
+    /// How the object is to be pinned.
+    pub pin: Pin,
 }
 
 /// One key of a commit.
@@ -97,6 +101,8 @@ pub struct HolderDriver {
     exports: Arc<Exports>,
     /// A commit or a write has ended: commits that wait look again.
     ended: Notify,
+    /// Objects were evicted, or are to be.
+    too_full: Notify,
     metrics: Arc<Metrics>,
     me: Weak<Self>,
 }
@@ -116,6 +122,7 @@ impl HolderDriver {
             segments,
             exports,
             ended: Notify::new(),
+            too_full: Notify::new(),
             metrics,
             me: Weak::clone(me),
         })
@@ -186,13 +193,14 @@ impl HolderDriver {
         core.map(segment, from_bytes, limit, clock::now(), clock::unix_ms())
     }
 
-    /// Sets a region aside and grants its owner's session to write there.
-    pub(crate) fn reserve(&self, owner: Owner, key: ReserveKey) -> KeyResult<ReservedRegion> {
+    /// Sets a region aside and grants its owner's session to write there. If there is no room and it may evict, objects go for it.
+    pub(crate) fn reserve(&self, owner: Owner, key: ReserveKey, may_evict: bool) -> KeyResult<ReservedRegion> {
         let ReserveKey {
             put_id,
             name,
             len_bytes,
             ttl_ms,
+            pin,
         } = key;
         let mut grants = self.grants.lock();
         let spec = ReserveSpec {
@@ -201,8 +209,9 @@ impl HolderDriver {
             len_bytes,
             owner,
             ttl_ms,
+            pin,
         };
-        let reserved = self.core.lock().reserve(clock::now(), &mut rand::rng(), spec);
+        let reserved = self.set_aside(spec, may_evict);
         let reserved = reserved.inspect_err(|error| self.count_failure(error))?;
         let region = reserved.region;
         let (key, replaced) = match grants.get(&region) {
@@ -230,6 +239,46 @@ impl HolderDriver {
             write_key: write_key.0,
             ttl_ms: reserved.ttl_ms,
         })
+    }
+
+    fn set_aside(&self, spec: ReserveSpec, may_evict: bool) -> Result<Reserved, ReserveError> {
+        let (now, len_bytes) = (clock::now(), spec.len_bytes);
+        let mut core = self.core.lock();
+        let reserved = match core.reserve(now, &mut rand::rng(), spec.clone()) {
+            Err(ReserveError::NoSpace(_)) if may_evict && core.make_room(now, len_bytes) => {
+                self.too_full.notify_one();
+                core.reserve(now, &mut rand::rng(), spec)
+            }
+            reserved => reserved,
+        };
+        if core.is_too_full() {
+            self.too_full.notify_one();
+        }
+        reserved
+    }
+
+    /// Marks an object as used, or pins it otherwise. False if the key has none here.
+    pub(crate) fn keep(&self, name: &ObjectName, keep: Keep) -> bool {
+        let (now, mut core) = (clock::now(), self.core.lock());
+        match keep {
+            Keep::Touch => core.touch(now, name),
+            Keep::Pin(pin) => core.pin(now, name, pin),
+        }
+    }
+
+    /// Comes back when objects were evicted, or are to be.
+    pub(crate) async fn too_full(&self) {
+        self.too_full.notified().await;
+    }
+
+    /// Lets some objects go if the node is too full; false once it is not.
+    pub(crate) fn evict_some(&self) -> bool {
+        self.core.lock().evict_some(clock::now())
+    }
+
+    /// What was evicted since the last call.
+    pub(crate) fn take_evicted(&self) -> Vec<Evicted> {
+        self.core.lock().take_evicted()
     }
 
     fn count_failure(&self, error: &ReserveError) {
@@ -283,7 +332,12 @@ impl HolderDriver {
 
     /// Time has passed.
     pub(crate) fn tick(&self) {
-        self.core.lock().expire(clock::now());
+        let kept = {
+            let mut core = self.core.lock();
+            core.expire(clock::now());
+            core.pin_account()
+        };
+        self.metrics.objects_kept(&kept);
         self.settle();
     }
 

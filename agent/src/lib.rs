@@ -8,6 +8,7 @@ mod commit;
 pub mod config;
 mod deciding;
 mod embedded;
+mod evict;
 mod front;
 mod guards;
 pub mod holder;

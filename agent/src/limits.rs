@@ -121,6 +121,14 @@ pub const PUBLISH_PAUSE_MIN: Duration = Duration::from_millis(250);
 pub const PUBLISH_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most objects of which one home is still to be told.
 pub const PUBLISHED_KEYS_MAX: usize = 1 << 16;
+/// How long one attempt to tell homes of evictions may take.
+pub const EVICTION_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// First pause before the next such attempt.
+pub const EVICTION_REPORT_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest such pause.
+pub const EVICTION_REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Most evictions of which one home is still to be told (about 10 MiB).
+pub const EVICTIONS_UNTOLD_MAX: usize = 1 << 16;
 /// A page of what a member is told ends once it has so many keys: small ones often keep a processor for less time in one go
 /// than large ones rarely.
 pub const PAGE_KEYS_ENOUGH: usize = PAGE_KEYS_MAX / 2;

@@ -2,6 +2,7 @@
 
 use crate::config::PlacementConfig;
 use crate::embedded;
+use crate::evict::Untold;
 use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
 use crate::metrics::Metrics;
@@ -58,6 +59,7 @@ pub struct Node {
     holder: Arc<HolderDriver>,
     homes: HomeDriver,
     publisher: Publisher,
+    untold_evictions: Untold,
     rooms: Arc<Rooms>,
     policy: PlacementPolicy,
     metrics: Arc<Metrics>,
@@ -128,6 +130,7 @@ impl Node {
             Self {
                 homes: HomeDriver::new(identity.node, identity.incarnation, timing.pause_ms()),
                 publisher: Publisher::default(),
+                untold_evictions: Untold::default(),
                 policy: PlacementPolicy {
                     affinity: placement.affinity.to_string(),
                     local_until_percent: placement.local_until_percent,
@@ -157,6 +160,7 @@ impl Node {
         });
         node.peers.start(move |member| me.heartbeat(member));
         tokio::spawn(Arc::clone(&node).tick_for_ever());
+        tokio::spawn(Arc::clone(&node).evict_for_ever());
         node
     }
 
@@ -260,6 +264,10 @@ impl Node {
         &self.publisher
     }
 
+    pub(crate) fn untold_evictions(&self) -> &Untold {
+        &self.untold_evictions
+    }
+
     pub(crate) fn rooms(&self) -> &Rooms {
         &self.rooms
     }
@@ -335,6 +343,16 @@ impl Node {
             session,
             request: Box::new(request),
         };
+        self.served(node, call, deadline).await
+    }
+
+    /// Has a member serve a call that is answered by [`MemberReply::OnBehalf`].
+    pub(crate) async fn served(
+        &self,
+        node: NodeId,
+        call: MemberRequest,
+        deadline: Instant,
+    ) -> Result<(Reply, FitHint), ServiceError> {
         match self
             .peers
             .call(node, call, deadline, "it was to serve a part of the call")

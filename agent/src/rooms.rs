@@ -104,6 +104,23 @@ impl Rooms {
         known.places.iter().map(describe).collect()
     }
 
+    /// The members that may be given puts, in an order drawn by their capacity: one of twice the capacity comes first twice as often.
+    pub(crate) fn drawn_by_capacity(&self) -> Vec<NodeId> {
+        let known = self.0.lock();
+        let drawn = |place: NodeIndex| {
+            let capacity_bytes = known.table.hint(place).map_or(1, |hint| hint.capacity_bytes.max(1));
+            // Of exponential times, the one with the highest rate is the first with the probability of its share.
+            #[expect(clippy::cast_precision_loss, reason = "a weight")]
+            let time = -rand::random::<f64>().max(f64::MIN_POSITIVE).ln() / capacity_bytes as f64;
+            (time, known.ids[place.0])
+        };
+        let places = (0..known.ids.len()).map(NodeIndex);
+        let usable = places.filter(|&place| known.table.is_usable(place));
+        let mut nodes: Vec<(f64, NodeId)> = usable.map(drawn).collect();
+        nodes.sort_by(|one, other| one.0.total_cmp(&other.0));
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
     pub(crate) fn start(&self, plan: &mut NodePlan) -> Vec<Action> {
         plan.start(&mut self.0.lock().table, &mut rand::rng())
     }

@@ -4,13 +4,14 @@ use crate::batch;
 use crate::control::{Control, Service, check_count, reply};
 use crate::error::ClientError;
 use crate::holders::Holders;
+use crate::marks::Marks;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_protocol::message::{
-    ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest, ListReply, ListRequest, Located, NodesReply, Reply,
-    Request, SegmentsReply,
+    ExistsMode, ExistsReply, ExistsRequest, Keep, KeepRequest, KeyResult, KeysRequest, ListReply, ListRequest, Located,
+    NodesReply, Reply, Request, SegmentsReply,
 };
 use tenon_protocol::name::Namespace;
 use tokio::time::Instant;
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) cluster: ClusterId,
     pub(crate) service: Service,
     pub(crate) holders: Arc<dyn Holders>,
+    pub(crate) marks: Marks,
 }
 
 impl fmt::Debug for Core {
@@ -46,6 +48,7 @@ impl Client {
         Self {
             core: Arc::new(Core {
                 cluster,
+                marks: Marks::new(service.clone()),
                 service,
                 holders,
             }),
@@ -127,6 +130,23 @@ impl Client {
             let namespace = namespace.to_string();
             let request = Request::Remove(KeysRequest { namespace, keys });
             service.call(request, deadline, reply!(Remove)).await
+        })
+        .await
+    }
+
+    /// Marks objects as used, or pins them otherwise; one result per key: whether there was one.
+    pub async fn keep(
+        &self,
+        namespace: &Namespace,
+        keys: Vec<String>,
+        keep: Keep,
+        deadline: Instant,
+    ) -> Vec<Result<bool, ClientError>> {
+        let service = &self.core.service;
+        per_key("keep", keys, async |keys| {
+            let namespace = namespace.to_string();
+            let request = Request::Keep(KeepRequest { namespace, keys, keep });
+            service.call(request, deadline, reply!(Keep)).await
         })
         .await
     }

@@ -111,6 +111,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Member(_) => "member",
         Request::DryRun(_) => "dry run",
         Request::SegmentMap(_) => "segment map",
+        Request::Keep(_) => "keep",
     }
 }
 

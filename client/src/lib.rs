@@ -7,7 +7,7 @@
 //! * [`Client::put_batch`], [`Client::get_batch`]: many objects, from and to memory of the caller's, one result per key.
 //! * [`Client::put`], [`Client::get`]: one object at once.
 //! * [`Client::put_stream`], [`Client::open`]: one object, piece by piece.
-//! * [`Client::exists`], [`Client::exists_leading_run`], [`Client::remove`], [`Client::locate`], [`Client::stat`], [`Client::list`], [`Client::nodes`],
+//! * [`Client::exists`], [`Client::exists_leading_run`], [`Client::remove`], [`Client::keep`], [`Client::locate`], [`Client::stat`], [`Client::list`], [`Client::nodes`],
 //!   [`Client::segments`].
 //!
 //! Two traits stand between these and the world: [`Control`], the questions, and [`Holders`], the ways to move bytes. [`Client::connect`] uses
@@ -28,6 +28,7 @@ mod holders;
 pub mod limits;
 mod link_control;
 mod locate;
+mod marks;
 mod put;
 mod rdma;
 mod rdma_failures;

@@ -72,6 +72,13 @@ pub const GET_WHOLE_BYTES_MAX: u64 = 8 << 30;
 /// A token is used until this much of its life is left.
 pub const TOKEN_RENEW_BEFORE_MS: u64 = 10_000;
 
+/// Reads past their owner are told to it as uses this long after the first of them …
+pub const MARKS_EVERY_MS: u64 = 200;
+/// … at most so many at once …
+pub const MARKS_MAX: usize = 4 * BATCH_KEYS_MAX;
+/// … and not at all if the agent does not answer in this time.
+pub const MARKS_TIMEOUT_MS: u64 = 1_000;
+
 // A submission of whole pieces holds at least one, and stays within what a connection takes.
 const _: () =
     assert!(PUT_SUBMIT_BYTES_MAX >= PIECE_BYTES && GET_SUBMIT_BYTES_MAX >= GROUP_PIECES_MAX as u64 * PIECE_BYTES);

@@ -65,6 +65,15 @@ impl Cluster {
         })
     }
 
+    /// Starts nodes of which none evicts, so that those that are full refuse puts.
+    pub fn start_without_eviction(nodes: usize) -> Self {
+        Self::start_with(&ClusterOptions {
+            nodes,
+            more_config: "[eviction]\npolicy = \"off\"\n".into(),
+            ..ClusterOptions::default()
+        })
+    }
+
     /// Starts nodes and waits until each sees all others.
     pub fn start_with(options: &ClusterOptions) -> Self {
         let mut cluster = Self::prepare(options);

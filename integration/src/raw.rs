@@ -117,7 +117,10 @@ impl RawClient {
             namespace: Namespace::DEFAULT.to_owned(),
             put_id,
             items: items.collect(),
-            options: PutOptions { node, ttl_ms: None },
+            options: PutOptions {
+                node,
+                ..PutOptions::default()
+            },
         });
         match self.call(&request).await {
             Reply::Reserve(reply) => reply,

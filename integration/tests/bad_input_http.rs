@@ -65,7 +65,7 @@ fn objects_of_no_bytes_and_larger_than_any_segment_are_refused() {
 
 #[test]
 fn an_object_that_fits_no_hole_is_refused_in_numbers() {
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::start_without_eviction(2);
     let http = cluster[0].http();
     for node in cluster.nodes() {
         http.put_object_on(&format!("filler/{}", node.id()), &payload(1, 40 << 20), node.id());

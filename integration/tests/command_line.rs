@@ -134,7 +134,7 @@ fn commands_show_people_what_they_ask_for() {
 
 #[test]
 fn exit_codes_tell_errors_apart_and_each_has_one_line() {
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::start_without_eviction(2);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| dir.path().join(name).to_str().expect("a path in UTF-8").to_owned();
     std::fs::write(path("small"), b"bytes").expect("the file can be written");

@@ -10,8 +10,8 @@ use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{NodeId, PutId, SegmentId};
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, CommitItem, CommitRequest, ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest,
-    ListRequest, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
+    AbortItem, AbortRequest, CommitItem, CommitRequest, ExistsMode, ExistsReply, ExistsRequest, Keep, KeepRequest,
+    KeyResult, KeysRequest, ListRequest, Pin, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
 };
 use tenon_protocol::name::Namespace;
 use tenon_protocol::placement::{DryRunAnswer, DryRunItem, DryRunReply, DryRunRequest, DryRunStep, SegmentMapRequest};
@@ -87,7 +87,7 @@ fn as_over_http(reply: Reply) -> Value {
         Reply::Reserve(reply) => json!({ "nodes": reply.nodes, "items": items(reply.items) }),
         Reply::Locate(reply) => json!({ "nodes": reply.nodes, "items": items(reply.items) }),
         Reply::Commit(results) => json!({ "items": items(results) }),
-        Reply::Abort(results) | Reply::Remove(results) => json!({ "items": items(results) }),
+        Reply::Abort(results) | Reply::Remove(results) | Reply::Keep(results) => json!({ "items": items(results) }),
         Reply::Exists(ExistsReply::Each(results)) => json!({ "items": items(results) }),
         Reply::Exists(ExistsReply::LeadingRun(hits)) => json!({ "leading_run": hits }),
         Reply::List(reply) => json(&reply),
@@ -108,6 +108,7 @@ fn over_http(http: &Http, request: &Request) -> Value {
         Request::Locate(request) => http.post("/v1/locate", &json(request)),
         Request::Exists(request) => http.post("/v1/exists", &json(request)),
         Request::Remove(request) => http.post("/v1/remove", &json(request)),
+        Request::Keep(request) => http.post("/v1/keep", &json(request)),
         Request::List(request) => {
             let after = request.after.as_deref();
             let after = after
@@ -143,6 +144,14 @@ fn namespace() -> String {
     Namespace::DEFAULT.to_owned()
 }
 
+fn keep(keys: &[&str], keep: Keep) -> Request {
+    Request::Keep(KeepRequest {
+        namespace: namespace(),
+        keys: keys.iter().map(|&key| key.to_owned()).collect(),
+        keep,
+    })
+}
+
 fn keys(keys: &[&str]) -> KeysRequest {
     KeysRequest {
         namespace: namespace(),
@@ -161,7 +170,10 @@ fn reserve(put_id: PutId, items: &[(&str, u64)], node: Option<NodeId>) -> Reques
                 len_bytes,
             })
             .collect(),
-        options: PutOptions { node, ttl_ms: None },
+        options: PutOptions {
+            node,
+            ..PutOptions::default()
+        },
     })
 }
 
@@ -309,6 +321,15 @@ impl Script<'_> {
         self.step("list on", list("run/", Some("run/2"), 2)).await;
         self.step("list nothing", list("nothing/", None, 2)).await;
         self.step("list without limit", list("run/", None, 0)).await;
+        for (what, how) in [
+            ("touch", Keep::Touch),
+            ("pin", Keep::Pin(Pin::Hard)),
+            ("pin softly", Keep::Pin(Pin::Soft { for_ms: 1000 })),
+            ("pin for no time", Keep::Pin(Pin::Soft { for_ms: 0 })),
+            ("unpin", Keep::Pin(Pin::None)),
+        ] {
+            self.step(what, keep(&["run/1", "run/3", "", "run/4"], how)).await;
+        }
         let remove = keys(&["run/1", "run/2", "run/3", "", "run/4"]);
         self.step("remove", Request::Remove(remove)).await;
         self.step("exists no more", exists(&["run/1"], each)).await;

@@ -155,8 +155,9 @@ impl ServiceError {
             [asked, largest] = [numbers.asked_bytes, numbers.largest_free_bytes].map(|bytes| format!("{bytes} bytes"));
         }
         let message = format!(
-            "no room for {asked}: {} free, largest free region at most {largest}, {} held; looked at {} places ({})",
+            "no room for {asked}: {} free, largest free region at most {largest}, {} evictable, {} held; looked at {} places ({})",
             size(numbers.free_bytes),
+            size(numbers.evictable_bytes),
             size(numbers.held_bytes),
             numbers.entries_looked_at,
             numbers.stop_reason
@@ -224,8 +225,8 @@ mod tests {
     fn missing_room_is_told_in_sizes_that_people_read() {
         assert_eq!(
             no_space((5 << 20) + (1 << 19), 1_536).message,
-            "no room for 5.50 MiB: 1.50 TiB free, largest free region at most 1.50 KiB, 0 bytes held; looked at 2 places \
-             (nothing_fits)"
+            "no room for 5.50 MiB: 1.50 TiB free, largest free region at most 1.50 KiB, 0 bytes evictable, 0 bytes held; \
+             looked at 2 places (nothing_fits)"
         );
         assert!(
             no_space(u64::MAX, 1)

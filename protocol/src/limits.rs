@@ -40,6 +40,8 @@ pub const NODES_MAX: usize = 1024;
 pub const ERROR_MESSAGE_LEN_BYTES_MAX: usize = 1024;
 /// Longest time to live that a reservation may ask for, in milliseconds.
 pub const RESERVATION_TTL_MS_MAX: u32 = 600_000;
+/// Longest soft pin in milliseconds: a week.
+pub const SOFT_PIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
 const _: () = assert!(CAPACITY_BYTES_MAX.checked_mul(NODES_MAX as u64).is_some());
 // A page of a map, of at most 32 bytes per run, fits in one message; so does a dry run in which each node refuses each

@@ -3,7 +3,7 @@
 use crate::error::ServiceError;
 use crate::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
 use crate::limits::{EPOCH_MAX, INCARNATION_MAX, OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX, REPLICAS_MAX};
-use crate::message::{Committed, KeyResult, Replica, Reply, Request, SpaceAccount};
+use crate::message::{Committed, KeyResult, Replica, Reply, Request, ReserveRequest, SpaceAccount};
 use crate::placement::FitHint;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,14 @@ pub enum MemberRequest {
     /// To a home: what has become of these events? One result per ticket, under the same bound as
     /// [`MemberRequest::Home`].
     Later(Vec<Ticket>),
+    /// Set regions aside in your own memory for a client's session, and let objects go for that if there is no room. Answered by
+    /// [`MemberReply::OnBehalf`].
+    ReserveEvicting {
+        /// The client's session at the coordinator.
+        session: SessionId,
+        /// What the client asked.
+        request: ReserveRequest,
+    },
 }
 
 /// Names an event that a home has taken in and not decided yet, for one [`MemberRequest::Later`].
@@ -51,7 +59,7 @@ pub struct Ticket {
 /// The answer to a [`MemberRequest`], of the variant of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberReply {
-    /// To [`MemberRequest::OnBehalf`].
+    /// To [`MemberRequest::OnBehalf`], and to [`MemberRequest::ReserveEvicting`].
     OnBehalf {
         /// The answer.
         reply: Box<Reply>,
@@ -208,6 +216,15 @@ pub enum HomeEventKind {
         /// Which object.
         version: Version,
     },
+    /// The holder has evicted an object. Its put was stored and is answered so; the key has no object any more.
+    Evicted {
+        /// Which object.
+        version: Version,
+        /// Who had it.
+        holder: NodeId,
+        /// Where: another try of the put, elsewhere, may have the same version.
+        generation: Generation,
+    },
 }
 
 /// A region that is not its put's any more. Another try of the put, even at the same holder, has another region.
@@ -342,6 +359,7 @@ impl HomeEvent {
             HomeEventKind::Propose { replicas, .. } => check_replicas(replicas),
             HomeEventKind::Mirror(entry) | HomeEventKind::Share(entry) => entry.check(),
             HomeEventKind::Publish(entry) => entry.check(),
+            HomeEventKind::Evicted { version, .. } => check_epoch(version.epoch.0),
             HomeEventKind::Sealed { .. }
             | HomeEventKind::Withdrawn(_)
             | HomeEventKind::Locate

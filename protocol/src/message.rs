@@ -50,6 +50,8 @@ pub enum Request {
     DryRun(DryRunRequest),
     /// What a segment is used for, run by run.
     SegmentMap(SegmentMapRequest),
+    /// Keep objects from being evicted, or not any more.
+    Keep(KeepRequest),
 }
 
 /// The answer to a [`Request`], of the variant of the same name.
@@ -85,6 +87,8 @@ pub enum Reply {
     DryRun(Box<DryRunReply>),
     /// To [`Request::SegmentMap`].
     SegmentMap(SegmentMapReply),
+    /// To [`Request::Keep`]: whether there was an object.
+    Keep(Vec<KeyResult<bool>>),
 }
 
 /// How to reach a node in one of its lives.
@@ -130,6 +134,47 @@ pub struct PutOptions {
     /// The reservation ends this long after the last byte arrived; the holder's default if not given.
     #[serde(default)]
     pub ttl_ms: Option<u32>,
+    /// What keeps the objects from being evicted.
+    #[serde(default)]
+    pub pin: Pin,
+}
+
+/// What keeps an object from being evicted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pin {
+    /// Nothing.
+    #[default]
+    None,
+    /// Others go first, for so long, at most [`SOFT_PIN_MS_MAX`](crate::limits::SOFT_PIN_MS_MAX), since it was stored or pinned. Using it makes
+    /// that no longer.
+    Soft {
+        /// How long.
+        for_ms: u64,
+    },
+    /// It stays until it is removed or its pin is taken away.
+    Hard,
+}
+
+/// See [`Request::Keep`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeepRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// The keys.
+    pub keys: Vec<String>,
+    /// What is to be done.
+    pub keep: Keep,
+}
+
+/// See [`KeepRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Mark the objects as used, as a get does.
+    Touch,
+    /// Pin them so, whatever pinned them before.
+    Pin(Pin),
 }
 
 /// See [`Reply::Reserve`].

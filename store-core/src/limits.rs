@@ -104,6 +104,33 @@ pub const HOLDS_PER_REGION_MAX: u32 = 1 << 20;
 /// longer, so four would do for them in any order.
 pub const WRITTEN_PARTS_PER_PIECE_MAX: usize = 64;
 
+// ---- Eviction ----
+
+/// Most objects that go in one step in the background (about 50 µs).
+pub const EVICTED_AT_ONCE_MAX: usize = 32;
+
+/// Most objects that are looked at in one step for one that may go.
+pub const EVICTION_PASSES_AT_ONCE_MAX: usize = 256;
+
+/// Of a node with at most so many regions all are looked at for the cheapest hole; with more as many around those that
+/// are to go next (about 0.2 ms).
+pub const HOLE_REGIONS_SEEN_MAX: usize = 1 << 11;
+
+/// Most objects around which a hole is looked for then.
+pub const HOLE_SEEDS_MAX: usize = 32;
+
+/// What an object costs beside its bytes when it goes: who misses it comes back with as much trouble as for so many bytes.
+pub const OBJECT_COST_BYTES: u64 = 64 << 10;
+
+/// How much more it costs to let an object go that was used since it came or was last spared.
+pub const VISITED_WEIGHT: u64 = 4;
+
+/// How much more it costs to let an object go that is pinned softly.
+pub const SOFT_PIN_WEIGHT: u64 = 1 << 10;
+
+// Age counts up to sixteen fold.
+const _: () = assert!(SOFT_PIN_WEIGHT > 16 * VISITED_WEIGHT);
+
 // ---- Directory ----
 
 /// Most keys of which one node keeps entries as a home (about 100 bytes each).

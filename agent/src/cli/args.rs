@@ -1,12 +1,12 @@
 //! The command line of `tenon`.
 
 use super::exit::HELP;
-use super::limits::{LIST_ENTRIES_DEFAULT, REMOVE_KEYS_MAX, TIMEOUT_MS_MAX};
+use super::limits::{KEYS_MAX, LIST_ENTRIES_DEFAULT, TIMEOUT_MS_MAX};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
+use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::name::Namespace;
 use tenon_transport::link::Endpoint;
 
@@ -55,7 +55,13 @@ pub(super) enum Command {
     /// List keys
     Ls(Ls),
     /// Remove objects
-    Rm(Rm),
+    Rm(Keys),
+    /// Mark objects as used, as a get does
+    Touch(Keys),
+    /// Keep objects from being evicted
+    Pin(PinKeys),
+    /// Let objects be evicted again
+    Unpin(Keys),
     /// Show what is known of an object and where it lies
     Stat {
         /// Its key
@@ -85,6 +91,12 @@ pub(super) struct Put {
     /// The reservation ends this long after the last byte arrived [default: the holder's]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=i64::from(RESERVATION_TTL_MS_MAX)))]
     pub(super) ttl_ms: Option<u32>,
+    /// Keep it from being evicted until it is removed or unpinned
+    #[arg(long, conflicts_with = "soft_pin_ms")]
+    pub(super) pin: bool,
+    /// Keep it from being evicted for so long, as long as others can go
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SOFT_PIN_MS_MAX))]
+    pub(super) soft_pin_ms: Option<u64>,
     /// Opaque bytes to store with it, in hexadecimal digits
     #[arg(long, value_name = "HEX")]
     pub(super) fingerprint: Option<Fingerprint>,
@@ -113,10 +125,20 @@ pub(super) struct Ls {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct Rm {
+pub(super) struct Keys {
     /// The objects' keys
-    #[arg(required = true, num_args = 1..=REMOVE_KEYS_MAX, value_name = "KEY")]
+    #[arg(required = true, num_args = 1..=KEYS_MAX, value_name = "KEY")]
     pub(super) keys: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct PinKeys {
+    /// The objects' keys
+    #[arg(required = true, num_args = 1..=KEYS_MAX, value_name = "KEY")]
+    pub(super) keys: Vec<String>,
+    /// For so long only, and give them up before others are refused [default: until they are removed or unpinned]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SOFT_PIN_MS_MAX))]
+    pub(super) soft_pin_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -228,6 +250,11 @@ mod tests {
             &["put", "--fingerprint", "abc", "k", "f"],
             &["put", "--fingerprint", "", "k", "f"],
             &["put", "--fingerprint", "+1", "k", "f"],
+            &["put", "--pin", "--soft-pin-ms", "5", "k", "f"],
+            &["put", "--soft-pin-ms", "604800001", "k", "f"],
+            &["pin"],
+            &["pin", "--soft-pin-ms", "0", "k"],
+            &["touch"],
             &["ls", "--limit", "0"],
         ] {
             assert_eq!(parse(arguments).unwrap_err().exit_code(), 2, "{arguments:?}");
@@ -242,6 +269,9 @@ mod tests {
             "get",
             "ls",
             "rm",
+            "touch",
+            "pin",
+            "unpin",
             "stat",
             "nodes",
             "segments",

@@ -1,6 +1,6 @@
 //! The commands that move no objects: `ls`, `rm`, `stat`, `nodes` and `segments`.
 
-use super::args::{Ls, Rm};
+use super::args::{Keys, Ls};
 use super::failure::Failure;
 use super::report::Report;
 use super::session::Session;
@@ -60,7 +60,7 @@ fn not_answering(nodes: &[NodeId], what: &str) -> Vec<Failure> {
 }
 
 /// Removes objects.
-pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
+pub(super) async fn rm(session: &Session, rm: Keys) -> Result<Report, Failure> {
     let namespace = session.namespace()?;
     let client = session.connect().await?;
     let removed = client.remove(&namespace, rm.keys.clone(), session.deadline(0)).await;

@@ -6,6 +6,7 @@ mod args;
 mod doctor;
 mod exit;
 mod failure;
+mod keep;
 mod limits;
 mod look;
 mod progress;
@@ -70,6 +71,9 @@ async fn run(arguments: Arguments) -> Result<Report, Failure> {
             Command::Get(get) => transfer::get(&session, get).await,
             Command::Ls(ls) => look::ls(&session, ls).await,
             Command::Rm(rm) => look::rm(&session, rm).await,
+            Command::Touch(keys) => keep::touch(&session, keys).await,
+            Command::Pin(pin) => keep::pin(&session, pin).await,
+            Command::Unpin(keys) => keep::unpin(&session, keys).await,
             Command::Stat { key } => look::stat(&session, &key).await,
             Command::Nodes => look::nodes(&session).await,
             Command::Segments { node } => look::segments(&session, node).await,

@@ -12,16 +12,22 @@ use serde_json::json;
 use std::time::Instant;
 use tenon_client::{PutOptions, default_deadline};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, PutOutcome};
+use tenon_protocol::message::{Committed, Pin, PutOutcome};
 
 /// Puts a file or standard input.
 pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> {
     let name = session.name(&put.key)?;
     let mut source = Source::open(&put.file).await?;
     let len_bytes = source.len_bytes;
+    let pin = match put.soft_pin_ms {
+        Some(for_ms) => Pin::Soft { for_ms },
+        None if put.pin => Pin::Hard,
+        None => Pin::None,
+    };
     let options = PutOptions {
         node: put.node,
         ttl_ms: put.ttl_ms,
+        pin,
         fingerprint: put.fingerprint.map(|fingerprint| fingerprint.0).unwrap_or_default(),
         ..PutOptions::default()
     };

@@ -194,6 +194,12 @@ pub enum Problem {
         /// Most.
         max: u64,
     },
+    /// What eviction begins at must be more than what it ends at.
+    #[error("less than eviction.from_percent ({from_percent}) is needed")]
+    NotBelow {
+        /// The other setting.
+        from_percent: u64,
+    },
     /// A peer would be unreachable between two signs of life.
     #[error("less than timeouts.unreachable_after_ms ({unreachable_after_ms}) is needed")]
     HeartbeatTooSlow {

@@ -25,6 +25,7 @@ pub(super) struct Tables {
     pub(super) listen: ListenTable,
     pub(super) segments: Option<Spanned<Vec<Spanned<SegmentTable>>>>,
     pub(super) placement: PlacementTable,
+    pub(super) eviction: EvictionTable,
     pub(super) rdma: RdmaTable,
     pub(super) timeouts: TimeoutsTable,
     pub(super) log: LogTable,
@@ -77,6 +78,14 @@ pub(super) struct PlacementTable {
     pub(super) local_until_percent: Option<Spanned<u64>>,
     pub(super) strategy: Option<Spanned<String>>,
     pub(super) fallback: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct EvictionTable {
+    pub(super) policy: Option<Spanned<String>>,
+    pub(super) from_percent: Option<Spanned<u64>>,
+    pub(super) to_percent: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::{ClusterId, NodeId};
+use tenon_store_core::objects::Watermarks;
 use tenon_store_core::placement::nodes::Affinity;
 use tenon_store_core::placement::{Fallback, Strategy};
 use tenon_transport::HugePages;
@@ -56,6 +57,8 @@ pub struct Config {
     pub segments: Vec<SegmentConfig>,
     /// How it places objects.
     pub placement: PlacementConfig,
+    /// When it evicts objects.
+    pub eviction: EvictionConfig,
     /// Whether its transfers go over RDMA.
     pub rdma: RdmaConfig,
     /// How long it waits.
@@ -158,6 +161,34 @@ pub struct PlacementConfig {
     pub strategy: Strategy,
     /// How the others are searched if those have no room.
     pub fallback: Fallback,
+}
+
+/// Whether and when a node evicts objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvictionConfig {
+    /// In which order, or that none ever goes.
+    pub policy: EvictionPolicy,
+    /// Between which shares of its memory in use it evicts in the background.
+    pub watermarks: Watermarks,
+}
+
+/// In which order objects go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvictionPolicy {
+    /// That of [`SecondChance`](tenon_store_core::eviction::SecondChance).
+    Clock,
+    /// None goes: a node that is full refuses puts.
+    Off,
+}
+
+impl EvictionConfig {
+    /// What a holder is told.
+    pub fn in_use(self) -> Option<Watermarks> {
+        match self.policy {
+            EvictionPolicy::Clock => Some(self.watermarks),
+            EvictionPolicy::Off => None,
+        }
+    }
 }
 
 /// Whether and how a node uses RDMA devices.

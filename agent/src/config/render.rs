@@ -14,6 +14,7 @@ struct Tables {
     listen: Listen,
     segments: Vec<Segment>,
     placement: Placement,
+    eviction: Eviction,
     rdma: Rdma,
     timeouts: Timeouts,
     log: Log,
@@ -68,6 +69,13 @@ struct Placement {
 }
 
 #[derive(Serialize)]
+struct Eviction {
+    policy: &'static str,
+    from_percent: u8,
+    to_percent: u8,
+}
+
+#[derive(Serialize)]
 struct Rdma {
     policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +122,11 @@ pub(super) fn render(config: &Config) -> String {
             local_until_percent: config.placement.local_until_percent,
             strategy: config.placement.strategy.to_string(),
             fallback: config.placement.fallback.to_string(),
+        },
+        eviction: Eviction {
+            policy: names::eviction(config.eviction.policy),
+            from_percent: config.eviction.watermarks.from_percent,
+            to_percent: config.eviction.watermarks.to_percent,
         },
         rdma: Rdma {
             policy: config.rdma.policy.to_string(),

@@ -17,6 +17,7 @@ use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{NODES_MAX, RESERVATION_TTL_MS_MAX};
 use tenon_store_core::names::UnknownName;
+use tenon_store_core::objects::Watermarks;
 use tenon_transport::verbs::engine::PushPolicy;
 use tracing::level_filters::LevelFilter;
 
@@ -27,12 +28,13 @@ use super::merge::Settings;
 use super::secret::SecretError;
 use super::source::Sourced;
 use super::{
-    ClusterConfig, Config, LogConfig, LogFormat, Member, PlacementConfig, RdmaConfig, Secret, SecretSource, Timeouts,
-    ViewConfig, secret,
+    ClusterConfig, Config, EvictionConfig, EvictionPolicy, LogConfig, LogFormat, Member, PlacementConfig, RdmaConfig,
+    Secret, SecretSource, Timeouts, ViewConfig, secret,
 };
 use crate::limits::{CLUSTER_NAME_LEN_BYTES_MAX, GID_INDEX_MAX, TIMEOUT_MS_MAX};
 
 const VIEWS: &[(&str, View)] = &[("standalone", View::Standalone), ("static", View::Static)];
+const EVICTION_POLICIES: &[(&str, EvictionPolicy)] = &[("clock", EvictionPolicy::Clock), ("off", EvictionPolicy::Off)];
 const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 const LEVELS: &[(&str, LevelFilter)] = &[
     ("error", LevelFilter::ERROR),
@@ -114,6 +116,7 @@ fn check_all(settings: &Settings, environment: &Environment, host: &Host) -> (Co
         listen: check.listen(),
         segments: check.segments(),
         placement: check.placement(),
+        eviction: check.eviction(),
         rdma: check.rdma(),
         timeouts: check.timeouts(),
         log: check.log(),
@@ -295,6 +298,25 @@ impl Check<'_> {
         }
     }
 
+    fn eviction(&mut self) -> EvictionConfig {
+        let settings = self.settings;
+        let percent = |number| u8::try_from(number).unwrap_or(100);
+        let from_percent = self.number(&settings.eviction_from_percent, 1, 100);
+        let to_percent = self.number(&settings.eviction_to_percent, 0, 99);
+        if to_percent >= from_percent {
+            self.refuse(&settings.eviction_to_percent, Problem::NotBelow { from_percent });
+        }
+        EvictionConfig {
+            policy: self
+                .choice(&settings.eviction_policy, EVICTION_POLICIES)
+                .unwrap_or(EvictionPolicy::Clock),
+            watermarks: Watermarks {
+                from_percent: percent(from_percent),
+                to_percent: percent(to_percent),
+            },
+        }
+    }
+
     fn rdma(&mut self) -> RdmaConfig {
         let settings = self.settings;
         let devices = settings.rdma_devices.as_ref();
@@ -356,14 +378,18 @@ impl Check<'_> {
 
 /// The names of the choices that a rendered configuration holds.
 pub(super) mod names {
-    use super::{FORMATS, LEVELS, VIEWS, View, name_of};
-    use crate::config::{LogConfig, ViewConfig};
+    use super::{EVICTION_POLICIES, FORMATS, LEVELS, VIEWS, View, name_of};
+    use crate::config::{EvictionPolicy, LogConfig, ViewConfig};
 
     pub(in crate::config) fn view(view: &ViewConfig) -> &'static str {
         match view {
             ViewConfig::Standalone => name_of(VIEWS, &View::Standalone),
             ViewConfig::Static { .. } => name_of(VIEWS, &View::Static),
         }
+    }
+
+    pub(in crate::config) fn eviction(policy: EvictionPolicy) -> &'static str {
+        name_of(EVICTION_POLICIES, &policy)
     }
 
     pub(in crate::config) fn log(log: &LogConfig) -> (&'static str, &'static str) {

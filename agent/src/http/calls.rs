@@ -8,8 +8,9 @@ use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{NodeId, SegmentId};
 use tenon_protocol::limits::LIST_ENTRIES_MAX;
 use tenon_protocol::message::{
-    AbortRequest, CommitRequest, Committed, ExistsReply, ExistsRequest, KeyResult, KeysRequest, ListReply, ListRequest,
-    Located, NodeRef, NodesReply, Reply, Request as ServiceRequest, Reservation, ReserveRequest, SegmentsReply,
+    AbortRequest, CommitRequest, Committed, ExistsReply, ExistsRequest, KeepRequest, KeyResult, KeysRequest, ListReply,
+    ListRequest, Located, NodeRef, NodesReply, Reply, Request as ServiceRequest, Reservation, ReserveRequest,
+    SegmentsReply,
 };
 use tokio::time::Instant;
 
@@ -251,6 +252,21 @@ pub(super) async fn remove(
 ) -> Result<Json<Items<bool>>, ApiError> {
     let (request, deadline) = body_of::<KeysRequest>(&front, request, limit).await?;
     let Reply::Remove(results) = front.call(deadline, ServiceRequest::Remove(request)).await? else {
+        return Err(ApiError::unexpected_reply());
+    };
+    Ok(Json(Items {
+        items: items(results, |was_there| was_there),
+    }))
+}
+
+/// `POST /v1/keep`.
+pub(super) async fn keep(
+    State(front): State<Front>,
+    Query(limit): Query<TimeLimit>,
+    request: Request,
+) -> Result<Json<Items<bool>>, ApiError> {
+    let (request, deadline) = body_of::<KeepRequest>(&front, request, limit).await?;
+    let Reply::Keep(results) = front.call(deadline, ServiceRequest::Keep(request)).await? else {
         return Err(ApiError::unexpected_reply());
     };
     Ok(Json(Items {

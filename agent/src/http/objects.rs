@@ -18,7 +18,7 @@ use tenon_protocol::checksum::piece_len_bytes;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, PutId};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, KeysRequest, PutOutcome, Reply, Request as ServiceRequest};
+use tenon_protocol::message::{Committed, KeysRequest, Pin, PutOutcome, Reply, Request as ServiceRequest};
 use tenon_protocol::name::ObjectName;
 use tokio::time::Instant;
 
@@ -41,7 +41,23 @@ const CHECKSUM: HeaderName = HeaderName::from_static("tenon-crc64nvme");
 struct PutQuery {
     node: Option<NodeId>,
     put_id: Option<PutId>,
+    pin: Option<bool>,
+    soft_pin_ms: Option<u64>,
     timeout_ms: Option<u64>,
+}
+
+impl PutQuery {
+    fn pin(&self) -> Result<Pin, ApiError> {
+        match (self.pin.unwrap_or(false), self.soft_pin_ms) {
+            (false, None) => Ok(Pin::None),
+            (true, None) => Ok(Pin::Hard),
+            (false, Some(for_ms)) => Ok(Pin::Soft { for_ms }),
+            (true, Some(_)) => {
+                let message = "pin and soft_pin_ms exclude each other";
+                Err(ApiError::new(ErrorCode::InvalidArgument, message))
+            }
+        }
+    }
 }
 
 /// `PUT` of an object.
@@ -80,6 +96,7 @@ async fn store(
     let options = PutOptions {
         node: asked.node,
         put_id: asked.put_id,
+        pin: asked.pin()?,
         ..PutOptions::default()
     };
     let deadline = patience.deadline(len_bytes);

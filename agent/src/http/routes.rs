@@ -56,6 +56,7 @@ fn table() -> Vec<Route> {
         route("POST", "/v1/locate", calls::locate),
         route("POST", "/v1/exists", calls::exists),
         route("POST", "/v1/remove", calls::remove),
+        route("POST", "/v1/keep", calls::keep),
     ];
     for path in [OBJECT, OBJECT_IN_NAMESPACE] {
         routes.push(route("GET", path, objects::get));

@@ -2,6 +2,7 @@
 
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::message::Request;
+use tenon_store_core::objects::EvictReason;
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
@@ -121,6 +122,38 @@ impl AllocationFailure {
 }
 
 labels! {
+    /// Why an object was evicted.
+    EvictedBecause {
+        /// The node was full up to a watermark.
+        Watermark = "watermark",
+        /// A put had no room otherwise.
+        Request = "request",
+    }
+}
+
+impl EvictedBecause {
+    /// By what the holder says.
+    pub(super) fn of(reason: EvictReason) -> Self {
+        match reason {
+            EvictReason::Watermark => Self::Watermark,
+            EvictReason::Request => Self::Request,
+        }
+    }
+}
+
+labels! {
+    /// What keeps objects from being evicted.
+    Keeping {
+        /// Nothing.
+        None = "none",
+        /// A soft pin.
+        Soft = "soft",
+        /// A pin.
+        Hard = "hard",
+    }
+}
+
+labels! {
     /// Where room was found for a put.
     PlacedOn {
         /// On this node.
@@ -187,6 +220,8 @@ labels! {
         DryRun = "dry_run",
         /// Map of a segment.
         SegmentMap = "segment_map",
+        /// Touch, pin or unpin.
+        Keep = "keep",
         /// Any call between members.
         Member = "member",
     }
@@ -209,6 +244,7 @@ impl From<&Request> for Verb {
             Request::Token => Self::Token,
             Request::DryRun(_) => Self::DryRun,
             Request::SegmentMap(_) => Self::SegmentMap,
+            Request::Keep(_) => Self::Keep,
             Request::Member(_) => Self::Member,
         }
     }

@@ -1,6 +1,7 @@
 //! What the agent counts, for Prometheus. Every metric is recorded through one method of [`Metrics`]; labels come from
 //! enums, so their number is bounded.
 
+mod eviction;
 mod labels;
 mod placement;
 mod push;
@@ -21,11 +22,16 @@ use tenon_client::Transports;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{IndexInfo, KeyResult, NodeInfo, Reservation, SegmentInfo};
+use tenon_store_core::objects::{Evicted, PinAccount};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::Why;
 
-pub use labels::{AllocationFailure, Place, PlacedOn, PutOutcome, ReadOutcome, RefusedBecause, RoomAnswer, Verb};
+pub use labels::{
+    AllocationFailure, EvictedBecause, Keeping, Place, PlacedOn, PutOutcome, ReadOutcome, RefusedBecause, RoomAnswer,
+    Verb,
+};
 
+use eviction::EvictionCounters;
 use room::RoomCounters;
 use scrape::{AtScrape, gauge};
 use transports::OfTransports;
@@ -49,6 +55,7 @@ pub struct Metrics {
     received_bytes: IntCounterVec,
     sent_bytes: IntCounterVec,
     room: RoomCounters,
+    eviction: EvictionCounters,
     refused_handshakes: IntCounterVec,
     degraded_answers: IntCounter,
     transports: OfTransports,
@@ -122,10 +129,7 @@ impl Metrics {
         let build = make.gauges("tenon_build_info", "The program; always 1.", &["version", "profile"]);
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), profile]).set(1);
-        let started: IntGauge = make.add(IntGauge::new(
-            "tenon_start_time_seconds",
-            "Unix time at which the program started.",
-        ));
+        let started = make.gauge("tenon_start_time_seconds", "Unix time at which the program started.");
         started.set(unix_seconds());
         let metrics = Self {
             calls: make.counters(
@@ -170,6 +174,7 @@ impl Metrics {
             ),
             sent_bytes: make.counters("tenon_sent_bytes_total", "Payload bytes sent, by place.", &["place"]),
             room: RoomCounters::new(&make),
+            eviction: EvictionCounters::new(&make),
             refused_handshakes: make.counters(
                 "tenon_handshakes_refused_total",
                 "Peers that were not let in, by reason.",
@@ -201,6 +206,7 @@ impl Metrics {
             self.sent_bytes.with_label_values(&[place.as_str()]);
         }
         self.room.show_zeroes();
+        self.eviction.show_zeroes();
         for reason in RefusedBecause::ALL {
             self.refused_handshakes.with_label_values(&[reason.as_str()]);
         }
@@ -256,6 +262,21 @@ impl Metrics {
     /// A node that was asked for room has answered so about so many objects, or about none.
     pub fn room_answered(&self, why: Why, answer: RoomAnswer, objects: usize) {
         self.room.answered(why, answer, objects);
+    }
+
+    /// An object was evicted.
+    pub fn evicted(&self, evicted: &Evicted) {
+        self.eviction.evicted(evicted);
+    }
+
+    /// The homes of an evicted object are not told.
+    pub fn eviction_unreported(&self) {
+        self.eviction.unreported();
+    }
+
+    /// So many objects are here, by what keeps them from being evicted.
+    pub fn objects_kept(&self, account: &PinAccount) {
+        self.eviction.keep(account);
     }
 
     /// Payload bytes have arrived.

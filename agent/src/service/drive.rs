@@ -194,6 +194,20 @@ impl<R> Answers<R> {
 }
 
 impl Refusals {
+    /// A node that was asked to evict has no room either. What it says of its space counts as little as what it said before, so that no node's numbers count
+    /// twice; that it does not answer counts.
+    pub(super) fn evicted_in_vain(&mut self, error: &ServiceError) {
+        if error.code == ErrorCode::Unavailable {
+            self.silent = error.node.or(self.silent);
+            self.stop = PlanStop::SomeSilent;
+        }
+    }
+
+    /// Whether the nodes have refused before the time was over.
+    pub(super) fn are_in_time(&self) -> bool {
+        self.stop != PlanStop::Deadline
+    }
+
     /// The same as an error: the numbers of all nodes that were asked, if all of them have refused.
     pub(super) fn into_error(self) -> ServiceError {
         let len_bytes = self.len_bytes;

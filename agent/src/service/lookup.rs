@@ -193,7 +193,8 @@ impl Node {
         join_all(asks).await.into_iter().flatten().collect()
     }
 
-    fn located(&self, entry: HomeEntry) -> KeyResult<Option<Located>> {
+    /// Where an object lies that can be read; `None` if it is gone.
+    pub(super) fn located(&self, entry: HomeEntry) -> KeyResult<Option<Located>> {
         readable(entry, |replica| match self.known_incarnation(replica.holder) {
             Some(incarnation) if incarnation > replica.incarnation => HolderState::LaterLife,
             _ if self.is_reachable(replica.holder) => HolderState::Reachable,

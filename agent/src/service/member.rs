@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
 use tenon_protocol::member::{MemberReply, MemberRequest, PageRequest};
-use tenon_protocol::message::{Reply, Request, ReserveReply, SegmentsReply};
+use tenon_protocol::message::{Reply, Request, ReserveReply, ReserveRequest, SegmentsReply};
 use tokio::time::Instant;
 
 impl Node {
@@ -22,6 +22,17 @@ impl Node {
                     .serve_on_behalf(from, session, *request, deadline)
                     .await
                     .unwrap_or_else(Reply::Failed);
+                MemberReply::OnBehalf {
+                    reply: Box::new(reply),
+                    hint: self.fit_hint(),
+                }
+            }
+            MemberRequest::ReserveEvicting { session, request } => {
+                let owner = Owner {
+                    coordinator: from,
+                    session,
+                };
+                let reply = self.reserve_for(owner, &request, true).unwrap_or_else(Reply::Failed);
                 MemberReply::OnBehalf {
                     reply: Box::new(reply),
                     hint: self.fit_hint(),
@@ -64,6 +75,15 @@ impl Node {
         })
     }
 
+    /// Sets regions aside for a coordinator's client, and lets objects go for that if it may.
+    fn reserve_for(&self, owner: Owner, request: &ReserveRequest, may_evict: bool) -> Result<Reply, ServiceError> {
+        super::check_batch(request.items.len())?;
+        Ok(Reply::Reserve(ReserveReply {
+            nodes: Vec::new(),
+            items: self.reserve_own(owner, request, may_evict)?,
+        }))
+    }
+
     /// What a coordinator's client asked, served from this node's own memory and never passed on.
     async fn serve_on_behalf(
         self: &Arc<Self>,
@@ -74,13 +94,8 @@ impl Node {
     ) -> Result<Reply, ServiceError> {
         Ok(match request {
             Request::Reserve(request) => {
-                super::check_batch(request.items.len())?;
                 let session = session.ok_or_else(no_session)?;
-                let items = self.reserve_own(Owner { coordinator, session }, &request)?;
-                Reply::Reserve(ReserveReply {
-                    nodes: Vec::new(),
-                    items,
-                })
+                self.reserve_for(Owner { coordinator, session }, &request, false)?
             }
             Request::Commit(request) => {
                 super::check_batch(request.items.len())?;
@@ -89,6 +104,10 @@ impl Node {
             Request::Abort(request) => {
                 super::check_batch(request.items.len())?;
                 Reply::Abort(self.abort_own(session.ok_or_else(no_session)?, &request)?)
+            }
+            Request::Keep(request) => {
+                super::check_batch(request.keys.len())?;
+                Reply::Keep(self.keep_own(&request)?)
             }
             Request::List(request) => Reply::List(self.list_own(&request)?),
             Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run_own(&request)?)),

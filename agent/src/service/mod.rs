@@ -7,6 +7,8 @@
 mod batch;
 mod drive;
 mod dry_run;
+mod evicting;
+mod keep;
 mod list;
 mod lookup;
 mod member;
@@ -95,6 +97,7 @@ impl Node {
             Request::Attach => Reply::Attach(self.attach()),
             Request::Token => Reply::Token(self.token(caller)?),
             Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run(deadline, request).await?)),
+            Request::Keep(request) => Reply::Keep(self.keep(deadline, request).await?),
             Request::SegmentMap(request) => Reply::SegmentMap(self.segment_map(deadline, request).await?),
             Request::Member(request) => match caller {
                 Caller::Member { node, incarnation } => {

@@ -2,6 +2,7 @@
 
 use super::batch::Results;
 use super::drive::{Answer, Driving, Fate, Question, drive};
+use super::evicting::evict_for;
 use super::put::{check_len, unexpected};
 use crate::holder::Owner;
 use crate::limits::RELEASE_TIMEOUT;
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
+use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{
     AbortItem, AbortRequest, KeyResult, Reply, Request, Reservation, ReserveReply, ReserveRequest,
 };
@@ -63,7 +65,8 @@ impl Node {
             request,
             places,
         };
-        let fates = drive(self.rooms(), plan, deadline, &mut reserving).await;
+        let mut fates = drive(self.rooms(), plan, deadline, &mut reserving).await;
+        evict_for(&mut reserving, &mut fates, deadline).await;
         let mut holders = BTreeSet::new();
         for (&place, fate) in reserving.places.iter().zip(fates) {
             let result = match fate {
@@ -107,7 +110,7 @@ pub(super) fn invalid(error: impl std::fmt::Display) -> ServiceError {
 }
 
 /// A batch that is being reserved.
-struct Reserving {
+pub(super) struct Reserving {
     node: Arc<Node>,
     session: SessionId,
     deadline: Instant,
@@ -117,16 +120,51 @@ struct Reserving {
 }
 
 impl Reserving {
-    fn own_answer(&self, request: &ReserveRequest) -> Answer<Reservation> {
+    fn request(&self, items: &[usize]) -> ReserveRequest {
+        let item = |&item: &usize| self.request.items[self.places[item]].clone();
+        ReserveRequest {
+            namespace: self.request.namespace.clone(),
+            put_id: self.request.put_id,
+            items: items.iter().map(item).collect(),
+            options: self.request.options.clone(),
+        }
+    }
+
+    fn own_answer(&self, request: &ReserveRequest, may_evict: bool) -> Answer<Reservation> {
         let owner = Owner {
             coordinator: self.node.id(),
             session: self.session,
         };
-        let items = self.node.reserve_own(owner, request);
+        let items = self.node.reserve_own(owner, request, may_evict);
         Answer {
             hint: Some(self.node.fit_hint()),
             items,
         }
+    }
+
+    /// The nodes that take puts, in an order drawn by their capacity.
+    pub(super) fn nodes_by_capacity(&self) -> Vec<NodeId> {
+        self.node.rooms().drawn_by_capacity()
+    }
+
+    /// Asks a node for room for which it may let objects go.
+    pub(super) async fn ask_to_evict(&self, node: NodeId, items: &[usize]) -> Answer<Reservation> {
+        let request = self.request(items);
+        if node == self.node.id() {
+            return self.own_answer(&request, true);
+        }
+        let session = self.session;
+        self.node.sessions().note_holder(session, node);
+        let call = MemberRequest::ReserveEvicting { session, request };
+        Answer::of_member(self.node.served(node, call, self.deadline).await, reserved)
+    }
+}
+
+/// The results in a member's reply.
+fn reserved(reply: Reply) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
+    match reply {
+        Reply::Reserve(reply) => Ok(reply.items),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -134,15 +172,9 @@ impl Driving for Reserving {
     type Given = Reservation;
 
     fn ask(&mut self, question: Question) -> BoxFuture<'static, Answer<Reservation>> {
-        let item = |&item: &usize| self.request.items[self.places[item]].clone();
-        let request = ReserveRequest {
-            namespace: self.request.namespace.clone(),
-            put_id: self.request.put_id,
-            items: question.items.iter().map(item).collect(),
-            options: self.request.options.clone(),
-        };
+        let request = self.request(&question.items);
         if question.node == self.node.id() {
-            let answer = self.own_answer(&request);
+            let answer = self.own_answer(&request, false);
             return Box::pin(std::future::ready(answer));
         }
         let (node, session, deadline) = (Arc::clone(&self.node), self.session, self.deadline);
@@ -151,10 +183,7 @@ impl Driving for Reserving {
             let asked = node
                 .on_behalf_hinted(question.node, Some(session), Request::Reserve(request), deadline)
                 .await;
-            Answer::of_member(asked, |reply| match reply {
-                Reply::Reserve(reply) => Ok(reply.items),
-                other => Err(unexpected(&other)),
-            })
+            Answer::of_member(asked, reserved)
         })
     }
 

@@ -10,10 +10,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
-use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
+use tenon_protocol::limits::{
+    FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX,
+};
+use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, PutOptions, PutOutcome, Reply, Request,
-    Reservation, ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
+    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, Pin, PutOptions, PutOutcome, Reply,
+    Request, Reservation, ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
 };
 use tokio::time::Instant;
 
@@ -25,7 +28,7 @@ impl Node {
         request: ReserveRequest,
     ) -> Result<ReserveReply, ServiceError> {
         check_batch(request.items.len())?;
-        check_ttl(&request.options)?;
+        check_options(&request.options)?;
         let session = self.session_of(caller);
         let Some(holder) = request.options.node else {
             return self.reserve_anywhere(session, deadline, request).await;
@@ -35,15 +38,15 @@ impl Node {
         }
         let items = if holder == self.id() {
             let coordinator = self.id();
-            self.reserve_own(Owner { coordinator, session }, &request)?
+            self.reserve_own(Owner { coordinator, session }, &request, true)?
         } else {
             self.sessions().note_holder(session, holder);
             let asked = request.items.len();
-            let reply = self
-                .on_behalf(holder, Some(session), Request::Reserve(request), deadline)
-                .await;
+            // The put may be nowhere else.
+            let call = MemberRequest::ReserveEvicting { session, request };
+            let reply = self.served(holder, call, deadline).await;
             per_key(
-                reply.and_then(|reply| match reply {
+                reply.and_then(|(reply, _)| match reply {
                     Reply::Reserve(reply) => Ok(reply.items),
                     other => Err(unexpected(&other)),
                 }),
@@ -59,11 +62,12 @@ impl Node {
         })
     }
 
-    /// Sets regions aside in this node's own memory.
+    /// Sets regions aside in this node's own memory, and lets objects go for that if it may.
     pub(super) fn reserve_own(
         &self,
         owner: Owner,
         request: &ReserveRequest,
+        may_evict: bool,
     ) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
         self.check_not_draining()?;
         let mut results = Results::new(request.items.len());
@@ -80,8 +84,9 @@ impl Node {
                     name: key.name,
                     len_bytes,
                     ttl_ms: request.options.ttl_ms,
+                    pin: request.options.pin,
                 };
-                self.holder().reserve(owner, asked)
+                self.holder().reserve(owner, asked, may_evict)
             });
             results.set(
                 key.index,
@@ -275,7 +280,8 @@ impl Node {
     }
 }
 
-fn check_ttl(options: &PutOptions) -> Result<(), ServiceError> {
+fn check_options(options: &PutOptions) -> Result<(), ServiceError> {
+    check_pin(options.pin)?;
     if options
         .ttl_ms
         .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
@@ -284,6 +290,17 @@ fn check_ttl(options: &PutOptions) -> Result<(), ServiceError> {
         return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
     }
     Ok(())
+}
+
+/// A soft pin has an end that can be waited for.
+pub(super) fn check_pin(pin: Pin) -> Result<(), ServiceError> {
+    match pin {
+        Pin::Soft { for_ms } if for_ms == 0 || for_ms > SOFT_PIN_MS_MAX => {
+            let message = format!("a soft pin of {for_ms} ms: 1 to {SOFT_PIN_MS_MAX} are allowed");
+            Err(ServiceError::new(ErrorCode::InvalidArgument, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn check_len(len_bytes: u64) -> Result<(), ServiceError> {

@@ -14,7 +14,7 @@ use tenon_protocol::limits::PAGE_KEYS_MAX;
 use tenon_protocol::member::{
     HolderAnswer, HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, Page, PageKey,
 };
-use tenon_protocol::message::Replica;
+use tenon_protocol::message::{Pin, Replica};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::directory::{Action, Directory, Event, RequestToken};
 use tenon_store_core::limits::LEARNING_PAUSE_MS;
@@ -266,6 +266,7 @@ impl Held {
             cluster: ClusterId::of_name("memory"),
             reservation_ttl_ms: 30_000,
             policy: Policy::default(),
+            eviction: None,
         });
         let spec = SegmentSpec {
             len_bytes: objects * OBJECT_BYTES,
@@ -295,6 +296,7 @@ impl Held {
                 len_bytes: OBJECT_BYTES,
                 owner,
                 ttl_ms: None,
+                pin: Pin::None,
             };
             let region = self.holder.reserve(now, rng, spec)?.region;
             let write = self.holder.begin_write(region, 0, OBJECT_BYTES)?;

@@ -91,7 +91,7 @@ impl Store {
     /// Starts a holder with so many segments that places by `variant`, and the node that is asked.
     pub(super) fn start(variant: Variant, segments: usize, segment_bytes: u64) -> Result<Self> {
         let more_config = format!(
-            "\n[placement]\nstrategy = \"{}\"\nfallback = \"{}\"\n",
+            "\n[placement]\nstrategy = \"{}\"\nfallback = \"{}\"\n\n[eviction]\npolicy = \"off\"\n",
             variant.strategy, variant.fallback
         );
         let holder = NodeSpec {

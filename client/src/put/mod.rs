@@ -15,7 +15,7 @@ use tenon_protocol::checksum::{Checksums, piece_count, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, PutId};
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, PIECE_BYTES};
-use tenon_protocol::message::Committed;
+use tenon_protocol::message::{Committed, Pin};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_transport::{Memory, Slice};
 use tokio::time::Instant;
@@ -36,6 +36,8 @@ pub struct PutOptions {
     pub node: Option<NodeId>,
     /// Reservations end this long after the last byte arrived; the holder's default if not given.
     pub ttl_ms: Option<u32>,
+    /// What keeps the objects from being evicted.
+    pub pin: Pin,
     /// Opaque bytes that are stored with each object, at most [`FINGERPRINT_LEN_BYTES_MAX`].
     pub fingerprint: Vec<u8>,
     /// The attempt that this call belongs to: given to repeat a put whose outcome was not learned, which then has the same outcome. A new

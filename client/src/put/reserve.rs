@@ -72,6 +72,7 @@ impl Reservations {
             options: WireOptions {
                 node: self.attempt.options.node,
                 ttl_ms: self.attempt.options.ttl_ms,
+                pin: self.attempt.options.pin,
             },
         });
         let answer = self

@@ -149,7 +149,13 @@ impl Core {
             self.holders.discard(&access);
         }
         let verify = |(item, result): (&&Item, Result<Fetched, Trouble>)| item.verify(self.cluster, &result?);
-        items.iter().zip(fetched).map(verify).collect()
+        let read: Vec<_> = items.iter().zip(fetched).map(verify).collect();
+        if !guarded {
+            let used = fetches.iter().zip(&read);
+            let used = used.filter(|(fetch, read)| read.is_ok() && !fetch.pieces.is_empty());
+            self.marks.note(used.map(|(fetch, _)| fetch.name));
+        }
+        read
     }
 }
 

@@ -235,6 +235,7 @@ impl FakeAgent {
                 let remove = |key: &String| Ok(state.index.remove(&checked(key)?).is_some());
                 Reply::Remove(request.keys.iter().map(remove).collect())
             }
+            Request::Keep(request) => Reply::Keep(vec![Ok(true); request.keys.len()]),
             other => Reply::Failed(ServiceError::new(ErrorCode::Internal, format!("not faked: {other:?}"))),
         }
     }

@@ -1,10 +1,13 @@
 //! Gets that go well, and those that are refused before anything is read.
 
 use crate::support::*;
+use std::time::Duration;
+use tenon_client::limits::MARKS_EVERY_MS;
 use tenon_client::{ClientError, GetItem, GetOutcome};
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::{Keep, KeepRequest, Request};
 
 /// Both kinds of engine.
 fn scripts() -> [std::sync::Arc<Script>; 2] {
@@ -230,4 +233,37 @@ async fn stat_reads_the_table_alone() {
     assert_eq!(info.replicas.len(), 1);
     assert_eq!((script.submits(), script.transfers()), (1, 3));
     assert_eq!(agent.client().stat(&name("nothing"), soon()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn reads_past_their_owner_are_told_as_uses_in_one_batch_and_guarded_ones_are_not() {
+    for (script, are_told) in scripts().into_iter().zip([false, true]) {
+        let agent = FakeAgent::new(1, 1, 64 << 20);
+        agent.wrap(script.wrap());
+        let keys: Vec<String> = (0..10).map(|at| format!("k{at}")).collect();
+        for key in &keys {
+            agent.store(key, &payload(100, 1));
+        }
+        let client = agent.client();
+        for key in keys.iter().chain(&keys) {
+            assert!(client.get(&name(key), soon()).await.unwrap().is_some());
+        }
+        // Looking at an object is no use of it, and neither is missing one.
+        agent.store("looked at", &payload(100, 1));
+        assert!(client.stat(&name("looked at"), soon()).await.unwrap().is_some());
+        assert!(client.get(&name("not there"), soon()).await.unwrap().is_none());
+        let told = || {
+            agent.calls(|call| match call {
+                Request::Keep(request) => Some(request.clone()),
+                _ => None,
+            })
+        };
+        tokio::time::sleep(Duration::from_millis(3 * MARKS_EVERY_MS)).await;
+        let expected = KeepRequest {
+            namespace: namespace().to_string(),
+            keys,
+            keep: Keep::Touch,
+        };
+        assert_eq!(told(), if are_told { vec![expected] } else { Vec::new() });
+    }
 }

@@ -65,7 +65,7 @@ impl Directory {
         let mut entry = self.known(key, decision.withdrawn());
         match decision {
             Decision::Sealed { changed: true, .. } => entry.sealed = entry.pending.take().or(entry.sealed),
-            Decision::Exists(end) => entry.ended.push(*end),
+            Decision::Exists(end) | Decision::Evicted { end, .. } => entry.ended.push(*end),
             _ => {}
         }
         entry
@@ -168,8 +168,10 @@ impl Directory {
     }
 
     fn apply_mirror(&mut self, key: KeyHash, homes: Homes, told: MirrorEntry) {
-        // With a proposal comes the object that is gone; that its put was stored stays true.
-        if let Some(withdrawn) = told.withdrawn.filter(|_| told.pending.is_none()) {
+        // With a proposal comes the object that is gone, and with the end of its put one that was evicted; that its put was stored stays true.
+        let is_evicted = |version| told.ended.iter().any(|end| end.outcome.version == version);
+        let is_kept = |version: &Version| told.pending.is_some() || is_evicted(*version);
+        if let Some(withdrawn) = told.withdrawn.filter(|version| !is_kept(version)) {
             self.outcomes.forget_stored(withdrawn, key);
         }
         let entry = self.entries.change(key, std::mem::take);

@@ -28,6 +28,7 @@ mod claim;
 mod deadlined;
 mod entry;
 mod event;
+mod evicted;
 mod inquire;
 mod learn;
 mod members;

@@ -2,6 +2,7 @@
 
 use super::claim::Source;
 use super::entry::Object;
+use super::evicted::Gone;
 use super::inquire::Inquiry;
 use super::members::Retold;
 use super::{Answer, Directory, QuestionToken, RequestToken, wrong_answer};
@@ -55,6 +56,7 @@ pub(super) enum JobKind {
     Propose(Proposal),
     Sealed(Seal),
     Withdrawn(Withdrawal),
+    Evicted(Gone),
     Remove(Removal),
     Mirror(MirrorEntry),
     Check {
@@ -149,6 +151,18 @@ impl Job {
                 region: Some((holder, generation)),
             }),
             HomeEventKind::Withdrawn(withdrawal) => JobKind::Withdrawn(withdrawal),
+            HomeEventKind::Evicted {
+                version,
+                holder,
+                generation,
+            } => JobKind::Evicted(Gone {
+                version,
+                region: Withdrawal {
+                    put_id: version.put_id,
+                    holder,
+                    generation,
+                },
+            }),
             HomeEventKind::Remove { up_to } => JobKind::Remove(Removal::new(up_to)),
             HomeEventKind::Mirror(entry) => JobKind::Mirror(entry),
             HomeEventKind::Share(entry) => JobKind::Claim(entry),
@@ -218,6 +232,11 @@ pub(super) enum Decision {
     Removed(Removal),
     /// A proposal was taken away, or this object.
     Withdrawn(Option<Version>),
+    /// A replica was evicted, which was the object's last one if that is named. Its put has ended so.
+    Evicted {
+        withdrawn: Option<Version>,
+        end: PutEnd,
+    },
     /// A pending object was looked after; nobody waits.
     Checked,
 }
@@ -226,7 +245,7 @@ impl Decision {
     /// The object that its holders have dropped, if that is what is told.
     pub(super) fn withdrawn(&self) -> Option<Version> {
         match self {
-            Self::Withdrawn(version) => *version,
+            Self::Withdrawn(withdrawn) | Self::Evicted { withdrawn, .. } => *withdrawn,
             Self::Accepted(proposal) => proposal.gone,
             _ => None,
         }
@@ -234,7 +253,10 @@ impl Decision {
 
     /// Whether it says how puts have ended, or takes the object away that said so.
     pub(super) fn ends_puts(&self) -> bool {
-        matches!(self, Self::Exists(_) | Self::Sealed { .. } | Self::Removed(_))
+        matches!(
+            self,
+            Self::Exists(_) | Self::Sealed { .. } | Self::Removed(_) | Self::Evicted { .. }
+        )
     }
 }
 
@@ -351,6 +373,7 @@ impl Directory {
             JobKind::Propose(proposal) => self.propose(key, asker, proposal),
             JobKind::Sealed(seal) => self.sealed(key, asker, seal),
             JobKind::Withdrawn(withdrawal) => self.withdrawn(key, asker, withdrawal),
+            JobKind::Evicted(gone) => self.evicted(key, asker, gone),
             JobKind::Remove(removal) => self.remove(key, asker, removal),
             JobKind::Mirror(told) => self.take_mirror(key, asker, told),
             JobKind::Check { version } => self.check(key, asker, version),
@@ -401,7 +424,7 @@ impl Directory {
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
             Decision::Sealed { version, changed } => self.seal_told(key, asker, (version, changed), mirrored),
             Decision::Exists(end) => self.end_told(key, asker, end, &mirrored),
-            Decision::Withdrawn(_) | Decision::Checked => {
+            Decision::Withdrawn(_) | Decision::Evicted { .. } | Decision::Checked => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {
                         entry.sealed.get_or_insert(Object::new(asker.homes, object));

@@ -161,6 +161,7 @@ impl<T: SegmentTable> Holder<T> {
     /// Begins the commit of a put, or tells its outcome. From here on nothing more is written and neither time nor the
     /// end of the session ends the reservation.
     pub fn begin_commit(&mut self, now: Time, spec: CommitSpec) -> Result<CommitStep, CommitError> {
+        self.pass(now);
         let CommitSpec { put_id, name, .. } = &spec;
         let key_hash = name.hash(self.config.cluster);
         let reserved = self.reservations.get(&(*put_id, key_hash)).copied();
@@ -298,6 +299,7 @@ impl<T: SegmentTable> Holder<T> {
         let (record, reservation, data) = self.committing(&commit);
         let plan = seal_plan(record, reservation, data, version, sealed_unix_ms);
         let name = Arc::clone(&reservation.name);
+        let (region, len_bytes, pin) = (commit.region, record.len_bytes(), reservation.pin);
         let object = Object {
             name: Arc::clone(&name),
             key_hash: commit.key_hash,
@@ -305,11 +307,13 @@ impl<T: SegmentTable> Holder<T> {
             checksum: data.checksums.whole,
             fingerprint: data.fingerprint.as_slice().into(),
             sealed_unix_ms,
+            sealed_at: self.now,
+            used_at: self.now,
+            standing: self.eviction.admit(self.now, region, len_bytes, pin),
             degraded,
             is_reported: false,
         };
         let outcome = object.outcome();
-        let region = commit.region;
         let segment = self.segment_of(region);
         segment.write_table(&plan);
         let State::Reserved(reservation) = segment.enter(region, State::Sealed(Box::new(object))) else {

@@ -23,6 +23,8 @@
 //! it. So the caller keeps each token in something that gives it back whatever happens. The same holds for
 //! [`WriteHold`] and [`ReadHold`].
 //!
+//! *Eviction.* See [`Holder::evict_some`] and [`Holder::make_room`]: objects go so that others have room.
+//!
 //! *Held.* A region that is given up while the owner's own transfers are under way in it is *held* until the last of
 //! them is over, and its bytes are allocated until then. Readers elsewhere do not hold it up: they see that the
 //! generation has changed.
@@ -34,6 +36,8 @@ mod announce;
 mod commit;
 mod decided;
 mod error;
+mod evict;
+mod hole;
 mod map;
 mod names;
 mod pieces;
@@ -46,6 +50,7 @@ mod space;
 mod write;
 mod written;
 
+use self::evict::Eviction;
 use self::names::Names;
 use self::region::{Outcome, Record, State};
 use self::segment::Segment;
@@ -64,6 +69,7 @@ pub use self::announce::Tellable;
 pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
 pub use self::decided::{Proposed, Reported};
 pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};
+pub use self::evict::{EvictReason, Evicted, PinAccount, Share, Watermarks};
 pub use self::map::MapPage;
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;
@@ -92,6 +98,8 @@ pub struct HolderConfig {
     pub reservation_ttl_ms: u32,
     /// How a segment is chosen for a region.
     pub policy: Policy,
+    /// When objects are evicted; `None` for never.
+    pub eviction: Option<Watermarks>,
 }
 
 /// What a segment is like.
@@ -143,6 +151,8 @@ pub struct SegmentUsage {
 #[derive(Debug)]
 pub struct Holder<T> {
     config: HolderConfig,
+    /// The latest that was told, by a call each few milliseconds at least: ages and soft pins need no more.
+    now: Time,
     /// The last one given out.
     generation: Generation,
     /// The segment with id n is at n - 1, here and in `space`.
@@ -163,6 +173,7 @@ pub struct Holder<T> {
     /// Sealed objects.
     by_hash: BTreeMap<KeyHash, RegionId>,
     names: Names,
+    eviction: Eviction,
     outcomes: Outcomes<Outcome>,
     /// Reservations that ended and were not drained yet.
     ended: Vec<Ended>,
@@ -173,6 +184,7 @@ impl<T: SegmentTable> Holder<T> {
     pub fn new(config: HolderConfig) -> Self {
         Self {
             config,
+            now: Time::ZERO,
             generation: Generation::base(config.incarnation),
             segments: Vec::new(),
             space: NodeSpace::new(config.policy),
@@ -185,6 +197,7 @@ impl<T: SegmentTable> Holder<T> {
             expiries: BTreeSet::new(),
             by_hash: BTreeMap::new(),
             names: Names::default(),
+            eviction: Eviction::new(config.eviction),
             outcomes: Outcomes::default(),
             ended: Vec::new(),
         }
@@ -266,8 +279,13 @@ impl<T: SegmentTable> Holder<T> {
         self.segments.get_mut(segment_index(id)?)
     }
 
+    /// A segment in which something lies.
+    fn mounted(&self, id: SegmentId) -> &Segment<T> {
+        self.segment(id).expect("regions lie in mounted segments")
+    }
+
     fn record(&self, id: RegionId) -> Option<&Record> {
-        self.segment(id.segment)?.get(id)
+        record_in(&self.segments, id)
     }
 
     fn record_mut(&mut self, id: RegionId) -> Option<&mut Record> {
@@ -294,9 +312,18 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
+    /// Time has come so far.
+    fn pass(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
     /// Ends this use of a region; see [`Segment::retire`]. Answers the state before.
     fn retire(&mut self, id: RegionId) -> State {
+        let len_bytes = self.record(id).expect("a region in use").len_bytes();
         let (before, unused) = self.segment_of(id).retire(id);
+        if let State::Sealed(object) = &before {
+            self.eviction.dismiss(id, len_bytes, object.standing);
+        }
         self.give_back(id.segment, unused);
         before
     }
@@ -361,7 +388,12 @@ impl<T: SegmentTable> Holder<T> {
         assert_eq!((self.by_owner.len(), self.expiries.len()), (waiting, waiting));
         assert_eq!((self.by_hash.len(), self.names.iter().count()), (objects, objects));
         self.outcomes.check_invariants();
+        self.check_eviction();
     }
+}
+
+fn record_in<T: SegmentTable>(segments: &[Segment<T>], id: RegionId) -> Option<&Record> {
+    segments.get(segment_index(id.segment)?)?.get(id)
 }
 
 fn segment_index(id: SegmentId) -> Option<usize> {

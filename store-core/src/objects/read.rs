@@ -49,8 +49,9 @@ pub struct Page {
 }
 
 impl<T: SegmentTable> Holder<T> {
-    /// A read of bytes of a segment is about to begin. All of them must lie in one sealed object.
+    /// A read of bytes of a segment is about to begin. All of them must lie in one sealed object, which is used thereby.
     pub fn begin_read(&mut self, segment: SegmentId, offset_bytes: u64, len_bytes: u64) -> Result<ReadHold, HoldError> {
+        let now = self.now;
         let mounted = self.segment_mut(segment).ok_or(HoldError::Stale)?;
         let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(HoldError::OutOfRange)?;
         let record = mounted.at_or_before(offset_bytes).ok_or(HoldError::Stale)?;
@@ -68,6 +69,10 @@ impl<T: SegmentTable> Holder<T> {
             offset_bytes: start_bytes,
             generation: record.generation,
         };
+        let object = record.object_mut().expect("it was just seen");
+        object.used_at = now;
+        let standing = object.standing;
+        self.eviction.mark(standing);
         Ok(ReadHold { region })
     }
 
@@ -122,11 +127,7 @@ impl<T: SegmentTable> Holder<T> {
         let Some(region) = self.object_of(key_hash, version) else {
             return false;
         };
-        let super::region::State::Sealed(object) = self.retire(region) else {
-            unreachable!("objects are sealed");
-        };
-        self.by_hash.remove(&key_hash);
-        self.names.remove(&object.name);
+        self.drop_region(region);
         true
     }
 

@@ -3,12 +3,13 @@
 use super::pieces::ArrivedPieces;
 use super::{HoldError, Owner};
 use crate::allocator::Region;
+use crate::eviction::Place;
 use crate::limits::HOLDS_PER_REGION_MAX;
 use crate::time::Time;
 use std::sync::Arc;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::ids::{Generation, KeyHash, PutId, SegmentId, Slot, Version};
-use tenon_protocol::message::{Committed, PutOutcome};
+use tenon_protocol::message::{Committed, Pin, PutOutcome};
 use tenon_protocol::name::ObjectName;
 
 /// One use of a region: two uses of the same bytes differ in their generation.
@@ -61,6 +62,8 @@ pub(super) struct Reservation {
     pub(super) key_hash: KeyHash,
     pub(super) owner: Owner,
     pub(super) ttl_ms: u32,
+    /// How its object is to be pinned.
+    pub(super) pin: Pin,
     pub(super) reserved_at: Time,
     /// When it ends unless more bytes arrive.
     pub(super) expires_at: Time,
@@ -95,10 +98,25 @@ pub(super) struct Object {
     pub(super) checksum: u64,
     pub(super) fingerprint: Box<[u8]>,
     pub(super) sealed_unix_ms: u64,
+    pub(super) sealed_at: Time,
+    /// When it was last used: read by way of its owner, or touched.
+    pub(super) used_at: Time,
+    pub(super) standing: Standing,
     /// One home decided alone that it is the key's.
     pub(super) degraded: bool,
     /// Whether a home is known to know of it. Before that the put is not answered.
     pub(super) is_reported: bool,
+}
+
+/// What keeps an object from being evicted, if anything does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing: it stands in the queue.
+    Queued(Place),
+    /// A soft pin that ends then.
+    Soft { until: Time },
+    /// A pin.
+    Hard,
 }
 
 impl Object {

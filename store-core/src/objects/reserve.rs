@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tenon_protocol::error::NoSpace;
 use tenon_protocol::ids::{KeyHash, PutId, SegmentId, SessionId, Slot};
 use tenon_protocol::limits::RESERVATION_TTL_MS_MAX;
+use tenon_protocol::message::Pin;
 use tenon_protocol::name::ObjectName;
 
 /// What is to be reserved.
@@ -27,6 +28,8 @@ pub struct ReserveSpec {
     pub owner: Owner,
     /// Time to live since the last byte arrived; the holder's default if not given.
     pub ttl_ms: Option<u32>,
+    /// How the object is to be pinned.
+    pub pin: Pin,
 }
 
 /// A region that is set aside.
@@ -94,6 +97,7 @@ impl<T: SegmentTable> Holder<T> {
         rng: &mut R,
         spec: ReserveSpec,
     ) -> Result<Reserved, ReserveError> {
+        self.pass(now);
         let ttl_ms = spec.ttl_ms.unwrap_or(self.config.reservation_ttl_ms);
         if ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX {
             return Err(ReserveError::TimeToLive { ttl_ms });
@@ -111,6 +115,7 @@ impl<T: SegmentTable> Holder<T> {
             key_hash,
             owner: spec.owner,
             ttl_ms,
+            pin: spec.pin,
             reserved_at: now,
             expires_at,
             queued_at: expires_at,
@@ -250,7 +255,7 @@ impl<T: SegmentTable> Holder<T> {
             asked_bytes,
             free_bytes,
             largest_free_bytes: largest_free_upper_bound_bytes.unwrap_or(0).max(without_slot_bytes),
-            evictable_bytes: 0,
+            evictable_bytes: self.eviction.evictable_bytes(),
             held_bytes: self.segments.iter().map(Segment::held_bytes).sum(),
             entries_looked_at,
             stop_reason,
@@ -286,9 +291,11 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// Ends the reservations whose time to live has passed since their last byte arrived. Call it a few times per
-    /// second.
+    /// Ends the reservations whose time to live has passed since their last byte arrived, and soft pins. Call it many times
+    /// per second.
     pub fn expire(&mut self, now: Time) {
+        self.pass(now);
+        self.end_pins();
         while let Some(&(queued_at, region)) = self.expiries.first() {
             if queued_at > now {
                 break;

@@ -155,6 +155,16 @@ impl<T: SegmentTable> Segment<T> {
         }
     }
 
+    /// How many regions are in use.
+    pub(super) fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Bytes of regions with objects.
+    pub(super) fn sealed_bytes(&self) -> u64 {
+        self.in_use.sealed_bytes
+    }
+
     /// Bytes of regions that hold nothing any more while transfers are under way in them.
     pub(super) fn held_bytes(&self) -> u64 {
         self.in_use.held_bytes

@@ -3,8 +3,9 @@
 use crate::table::CheckedTable;
 use tenon_protocol::checksum::{Checksums, piece_count};
 use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, PutId, SessionId};
+use tenon_protocol::message::Pin;
 use tenon_protocol::name::{Namespace, ObjectName};
-use tenon_store_core::objects::{CommitSpec, Holder, HolderConfig, Owner, ReserveSpec, SegmentSpec};
+use tenon_store_core::objects::{CommitSpec, Holder, HolderConfig, Owner, ReserveSpec, SegmentSpec, Watermarks};
 use tenon_store_core::placement::Policy;
 
 pub(crate) const CLUSTER: ClusterId = ClusterId::from_bytes([7; 16]);
@@ -30,12 +31,21 @@ pub(crate) fn owner(session: u8) -> Owner {
 
 /// A holder with segments of these lengths and slots, and their tables.
 pub(crate) fn holder(segments: &[(u64, u32)]) -> (Holder<CheckedTable>, Vec<CheckedTable>) {
+    holder_with(segments, None)
+}
+
+/// The same, and it evicts between these watermarks.
+pub(crate) fn holder_with(
+    segments: &[(u64, u32)],
+    eviction: Option<Watermarks>,
+) -> (Holder<CheckedTable>, Vec<CheckedTable>) {
     let mut holder = Holder::new(HolderConfig {
         node: NODE,
         incarnation: INCARNATION,
         cluster: CLUSTER,
         reservation_ttl_ms: TTL_MS,
         policy: Policy::default(),
+        eviction,
     });
     let tables: Vec<_> = segments.iter().map(|_| CheckedTable::default()).collect();
     for (&(len_bytes, slots), table) in segments.iter().zip(&tables) {
@@ -52,6 +62,7 @@ pub(crate) fn reserve_spec(put_id: u8, key: &str, len_bytes: u64) -> ReserveSpec
         len_bytes,
         owner: owner(put_id),
         ttl_ms: None,
+        pin: Pin::None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod commits;
+mod eviction;
 mod fixture;
 mod map;
 mod model;

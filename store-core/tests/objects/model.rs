@@ -49,6 +49,15 @@ pub(crate) struct Region {
     pub(crate) writes: Vec<Write>,
     pub(crate) holds: usize,
     pub(crate) state: State,
+    pub(crate) pin: Pinned,
+}
+
+/// What keeps an object from being evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pinned {
+    No,
+    Softly { until_ms: u64 },
+    Hard,
 }
 
 impl Region {
@@ -75,6 +84,17 @@ impl Region {
 }
 
 impl Region {
+    /// Whether it holds an object that may be evicted, for a request or, if that is not so, in the background.
+    pub(crate) fn may_go(&self, for_request: bool) -> bool {
+        let is_there = matches!(self.state, State::Sealed { is_reported: true, .. });
+        let may_be = match self.pin {
+            Pinned::No => true,
+            Pinned::Softly { .. } => for_request,
+            Pinned::Hard => false,
+        };
+        is_there && may_be && self.holds == 0
+    }
+
     /// The first byte that no write has brought.
     fn first_missing(&self) -> Option<u64> {
         let mut end = 0;
@@ -169,6 +189,17 @@ impl Model {
         })
     }
 
+    /// Whether a region of this length could be set aside if all went that may.
+    pub(crate) fn could_fit(&self, len_bytes: u64) -> bool {
+        let left = |region: &&Region| !region.may_go(true);
+        let without = Self {
+            segments: self.segments.clone(),
+            regions: self.regions.iter().filter(left).cloned().collect(),
+            ..Self::default()
+        };
+        without.fits(len_bytes)
+    }
+
     /// A region that was set aside: nothing else may lie there.
     pub(crate) fn add(&mut self, id: RegionId, put: Put, len_bytes: u64, session: u8) {
         let region = Region {
@@ -181,6 +212,7 @@ impl Model {
             writes: Vec::new(),
             holds: 0,
             state: State::Reserved,
+            pin: Pinned::No,
         };
         let overlaps = |other: &Region| {
             other.id.segment == id.segment && id.offset_bytes < other.end() && other.id.offset_bytes < region.end()
@@ -243,6 +275,11 @@ impl Model {
 
     pub(crate) fn expire(&mut self) {
         let now_ms = self.now_ms;
+        for region in &mut self.regions {
+            if matches!(region.pin, Pinned::Softly { until_ms } if until_ms <= now_ms) {
+                region.pin = Pinned::No;
+            }
+        }
         let mut expired = Vec::new();
         for region in self.regions.iter_mut().filter(|region| region.state == State::Reserved) {
             if region.expires_ms > now_ms {

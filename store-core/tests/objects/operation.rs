@@ -3,6 +3,7 @@
 use crate::model::Put;
 use proptest::prelude::*;
 use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::message::Pin;
 
 /// One call of the holder. Numbers choose among what there is, modulo.
 #[derive(Debug, Clone)]
@@ -60,6 +61,14 @@ pub(crate) enum Operation {
         key: u8,
         put_id: u8,
     },
+    Pin {
+        key: u8,
+        pin: Pin,
+    },
+    EvictSome,
+    MakeRoom {
+        len_class: usize,
+    },
 }
 
 /// How a commit goes on, whatever its step.
@@ -101,5 +110,9 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         3 => any::<usize>().prop_map(|which| Operation::EndRead { which }),
         3 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Confirm { key, put_id }),
         2 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::Remove { key, put_id }),
+        2 => (0u8..2, prop::sample::select(vec![Pin::None, Pin::Hard, Pin::Soft { for_ms: 5_000 }]))
+            .prop_map(|(key, pin)| Operation::Pin { key, pin }),
+        2 => Just(Operation::EvictSome),
+        2 => any::<usize>().prop_map(|len_class| Operation::MakeRoom { len_class }),
     ]
 }

@@ -1,7 +1,7 @@
 //! Random operations on the holder and on its model: every answer and every account must agree.
 
-use crate::fixture::{CLUSTER, checksums, commit_spec, holder, name, owner, piece_checksum, put, reserve_spec};
-use crate::model::{Model, ModelStep, Outcome, Put, State, Write};
+use crate::fixture::{CLUSTER, checksums, commit_spec, holder_with, name, owner, piece_checksum, put, reserve_spec};
+use crate::model::{Model, ModelStep, Outcome, Pinned, Put, State, Write};
 use crate::operation::{Advance, Operation, operation};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use rand_chacha::rand_core::SeedableRng;
 use std::ops::Range;
 use tenon_protocol::ids::{Epoch, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, PutOutcome};
+use tenon_protocol::message::{Committed, Pin, PutOutcome};
 use tenon_protocol::name::Namespace;
 use tenon_store_core::objects::*;
 use tenon_store_core::time::Time;
@@ -32,6 +32,10 @@ const LENS: [u64; 7] = [
     3 * PIECE_BYTES - 7,
     9 * PIECE_BYTES,
 ];
+const MARKS: Watermarks = Watermarks {
+    from_percent: 30,
+    to_percent: 10,
+};
 const SEGMENTS: [(u64, u32); 2] = [(6 << 20, 5), (4 << 20, 4)];
 
 struct Run {
@@ -46,7 +50,7 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let (holder, tables) = holder(&SEGMENTS);
+        let (holder, tables) = holder_with(&SEGMENTS, Some(MARKS));
         Self {
             holder,
             tables,
@@ -92,6 +96,9 @@ impl Run {
             Operation::EndRead { which } => self.end_read(which),
             Operation::Confirm { key, put_id } => self.confirm(key, put_id),
             Operation::Remove { key, put_id } => self.remove(key, put_id),
+            Operation::Pin { key, pin } => self.pin(key, pin),
+            Operation::EvictSome => self.evict_some(),
+            Operation::MakeRoom { len_class } => self.make_room(LENS[len_class % LENS.len()]),
         }
     }
 
@@ -416,6 +423,56 @@ impl Run {
         assert_eq!(self.holder.remove(self.now(), hash(key), asked), sealed.is_some());
         if let Some((id, _)) = sealed {
             self.model.home_knows(id);
+            self.model.give_up(id, None);
+        }
+    }
+
+    fn pin(&mut self, key: u8, pin: Pin) {
+        let sealed = self.model.sealed(key).map(|(region, ..)| region.id);
+        assert_eq!(
+            self.holder.pin(self.now(), &name(&format!("k/{key}")), pin),
+            sealed.is_some()
+        );
+        let now_ms = self.model.now_ms;
+        if let Some(region) = sealed.and_then(|id| self.model.region(id)) {
+            region.pin = match pin {
+                Pin::None => Pinned::No,
+                Pin::Soft { for_ms } => Pinned::Softly {
+                    until_ms: now_ms + for_ms,
+                },
+                Pin::Hard => Pinned::Hard,
+            };
+        }
+    }
+
+    fn evict_some(&mut self) {
+        while self.holder.evict_some(self.now()) {}
+        self.note_evicted(false);
+        let account = self.model.account();
+        let used_bytes = account.capacity_bytes - account.free_bytes;
+        let is_too_full = 100 * used_bytes >= u64::from(MARKS.from_percent) * account.capacity_bytes;
+        assert!(!is_too_full || !self.model.regions.iter().any(|region| region.may_go(false)));
+    }
+
+    fn make_room(&mut self, len_bytes: u64) {
+        if self.model.fits(len_bytes) {
+            return;
+        }
+        let could_fit = self.model.could_fit(len_bytes);
+        assert_eq!(self.holder.make_room(self.now(), len_bytes), could_fit);
+        self.note_evicted(true);
+        assert_eq!(self.model.fits(len_bytes), could_fit);
+    }
+
+    /// Takes what has gone out of the model, which says whether it might.
+    fn note_evicted(&mut self, for_request: bool) {
+        for evicted in self.holder.take_evicted() {
+            let mut regions = self.model.regions.iter();
+            let region = regions
+                .find(|region| region.id.generation == evicted.generation)
+                .unwrap();
+            assert!(region.may_go(for_request), "{region:?} has gone");
+            let id = region.id;
             self.model.give_up(id, None);
         }
     }

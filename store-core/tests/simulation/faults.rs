@@ -233,6 +233,7 @@ impl Sim {
             others
         });
         self.tell_homes(node, [directory::Event::Tick]);
+        self.evict(node);
         for other in others {
             self.probe(node, other);
         }

@@ -9,9 +9,9 @@ use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, PutId};
 use tenon_protocol::member::{HomeEventKind, Withdrawal};
-use tenon_protocol::message::{Committed, KeyResult, Replica};
+use tenon_protocol::message::{Committed, KeyResult, Pin, Replica};
 use tenon_store_core::objects::{
-    CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveSpec, Unreported, Verified,
+    CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveError, ReserveSpec, Unreported, Verified,
 };
 use tenon_store_core::time::Time;
 
@@ -36,7 +36,7 @@ impl Sim {
     /// Sets a region aside here.
     pub(crate) fn reserve(&self, me: usize, ask: ReserveAsk) -> KeyResult<RegionId> {
         let ReserveAsk { put_id, key, owner } = ask;
-        self.with(|world| {
+        let reserved = self.with(|world| {
             let now = world.clock(me);
             let name = world.keys[key].name.clone();
             let spec = ReserveSpec {
@@ -45,12 +45,21 @@ impl Sim {
                 len_bytes: len_bytes(put_id),
                 owner,
                 ttl_ms: None,
+                pin: Pin::None,
             };
             let process = world.nodes[me].process.as_mut().expect("it runs");
-            let reserved = process.holder.reserve(now, &mut world.rng, spec)?;
+            let reserved = match process.holder.reserve(now, &mut world.rng, spec.clone()) {
+                Err(ReserveError::NoSpace(_)) if world.plan.evicts && process.holder.make_room(now, spec.len_bytes) => {
+                    process.holder.reserve(now, &mut world.rng, spec)?
+                }
+                reserved => reserved?,
+            };
             process.granted.insert(reserved.region);
             Ok(reserved.region)
-        })
+        });
+        let evicted = self.with(|world| world.process(me).holder.take_evicted());
+        self.tell_of(me, evicted);
+        reserved
     }
 
     /// A client's bytes arrive. False if it may not write there.

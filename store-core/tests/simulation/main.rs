@@ -16,7 +16,7 @@
 //!
 //! * [`world`], [`executor`]: time, events, tasks. [`network`], [`message`]: links and what travels on them.
 //! * [`node`], [`peers`], [`home`], [`holder`], [`coordinator`]: one process, as the agent is one.
-//! * [`plan`], [`faults`]: what goes wrong. [`client`]: the work.
+//! * [`evictions`]: what nodes let go. [`plan`], [`faults`]: what goes wrong. [`client`]: the work.
 //! * [`model`], [`promises`], [`repeats`], [`settled`], [`soundness`]: what must hold, and under which conditions.
 //! * [`run`], [`seeds`], [`trace`]: a run, many of them, and how they are told.
 
@@ -24,6 +24,7 @@
 
 mod client;
 mod coordinator;
+mod evictions;
 mod executor;
 mod faults;
 mod holder;

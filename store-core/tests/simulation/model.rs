@@ -22,6 +22,8 @@ pub(crate) struct Object {
     pub(crate) reported_at: Option<u64>,
     /// One home had decided alone.
     pub(crate) degraded: bool,
+    /// Since when it is not there any more because its holder let it go.
+    pub(crate) evicted_at: Option<u64>,
 }
 
 impl Object {
@@ -42,6 +44,7 @@ impl Object {
             sealed_at,
             reported_at: None,
             degraded: true,
+            evicted_at: None,
         }
     }
 }
@@ -128,6 +131,7 @@ pub(crate) struct Counts {
     pub(crate) hits_judged: u64,
     pub(crate) removals: u64,
     pub(crate) losers: u64,
+    pub(crate) evictions: u64,
 }
 
 /// See the module.
@@ -214,6 +218,14 @@ impl Model {
     pub(crate) fn reported(&mut self, object: usize, now: u64, degraded: bool) {
         self.objects[object].reported_at = Some(now);
         self.objects[object].degraded = degraded;
+    }
+
+    /// A holder has let an object go.
+    pub(crate) fn evicted(&mut self, holder: usize, generation: Generation, now: u64) {
+        let mut objects = self.objects.iter_mut();
+        let object = objects.find(|object| (object.holder, object.generation) == (holder, generation));
+        object.expect("it was sealed").evicted_at = Some(now);
+        self.counts.evictions += 1;
     }
 
     pub(crate) fn removal_begins(&mut self, key: usize, coordinator: usize, now: u64) -> usize {

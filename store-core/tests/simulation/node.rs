@@ -1,5 +1,6 @@
 //! One node: its host, and the process that runs there.
 
+use crate::evictions::WATERMARKS;
 use crate::executor::Slot;
 use crate::message::{Answered, Packet};
 use crate::world::{CLUSTER, Event};
@@ -92,6 +93,8 @@ pub(crate) struct Process {
     pub(crate) waiting: Vec<Slot<()>>,
     /// What is still to be told to homes.
     pub(crate) published: BTreeSet<(NodeId, KeyHash)>,
+    /// Evictions of which the homes are still to be told.
+    pub(crate) untold_evictions: usize,
     /// Where clients may write.
     pub(crate) granted: BTreeSet<RegionId>,
     pub(crate) events: u64,
@@ -106,6 +109,7 @@ impl Process {
             cluster: CLUSTER,
             reservation_ttl_ms: RESERVATION_TTL_MS,
             policy: Policy::default(),
+            eviction: Some(WATERMARKS),
         });
         holder.mount(&SEGMENT, table.clone()).unwrap();
         let peer = |other| {
@@ -129,6 +133,7 @@ impl Process {
             last_request: 0,
             waiting: Vec::new(),
             published: BTreeSet::new(),
+            untold_evictions: 0,
             granted: BTreeSet::new(),
             events: 0,
         }

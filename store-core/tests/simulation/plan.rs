@@ -60,10 +60,19 @@ pub(crate) enum Profile {
     Lives,
     /// Nothing fails, and much is delivered late and twice.
     Echoes,
+    /// Nodes evict what they hold, while some fail.
+    Full,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 5] = [Self::Any, Self::Links, Self::Halts, Self::Lives, Self::Echoes];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Any,
+        Self::Links,
+        Self::Halts,
+        Self::Lives,
+        Self::Echoes,
+        Self::Full,
+    ];
 
     /// What it is called where seeds are named.
     pub(crate) fn name(self) -> &'static str {
@@ -73,6 +82,7 @@ impl Profile {
             Self::Halts => "halts",
             Self::Lives => "lives",
             Self::Echoes => "echoes",
+            Self::Full => "full",
         }
     }
 
@@ -86,6 +96,7 @@ impl Profile {
             Self::Halts => vec![Kind::Hang, Kind::Slow],
             Self::Lives => vec![Kind::Kill, Kind::PowerOff, Kind::Isolate, Kind::Slow],
             Self::Echoes => vec![Kind::Slow],
+            Self::Full => KINDS.into_iter().filter(|_| rng.random_range(0..4) == 0).collect(),
         }
     }
 }
@@ -132,6 +143,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// When faults and operations are over.
     pub(crate) quiet_from: u64,
+    /// Nodes let go of what they hold now and then.
+    pub(crate) evicts: bool,
 }
 
 impl Plan {
@@ -163,6 +176,7 @@ impl Plan {
             pause_ms_max: [100, 500, 2_000][rng.random_range(0..3)],
             faults,
             quiet_from,
+            evicts: profile == Profile::Full,
         };
         match profile {
             Profile::Any => plan,
@@ -171,7 +185,7 @@ impl Plan {
                 late_permille: 200,
                 ..plan.crowded()
             },
-            Profile::Links | Profile::Halts | Profile::Lives => plan.crowded(),
+            Profile::Links | Profile::Halts | Profile::Lives | Profile::Full => plan.crowded(),
         }
     }
 }

@@ -67,6 +67,11 @@ fn hit(
             "a get of key {key} answered {bytes} of {holder}, which was never sealed under the key"
         ));
     };
+    if object.evicted_at.is_some_and(|at| at < began) {
+        return Err(format!(
+            "a get of key {key} at {coordinator} since {began} answered {object:?}, which was evicted"
+        ));
+    }
     let removals: Vec<Removal> = world
         .model
         .removals
@@ -152,7 +157,10 @@ pub(crate) fn sealed(world: &mut World, object: &Object) {
     for (removal, ended) in done {
         let earlier = world.model.objects.iter().filter(|earlier| {
             let was_done = earlier.reported_at.is_some_and(|at| at <= removal.began);
-            was_done && earlier.key == object.key && earlier.version.epoch >= object.version.epoch
+            // What was evicted by then is not removed, and does not come back either.
+            let is_there = earlier.evicted_at.is_none_or(|at| at > ended);
+            let is_earlier = earlier.key == object.key && earlier.version.epoch >= object.version.epoch;
+            was_done && is_there && is_earlier
         });
         for earlier in earlier.filter(|earlier| is_removed(world, earlier, removal, ended)) {
             let sound = Sound {

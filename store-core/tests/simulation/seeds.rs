@@ -116,6 +116,7 @@ impl Counts {
         self.hits_judged += other.hits_judged;
         self.removals += other.removals;
         self.losers += other.losers;
+        self.evictions += other.evictions;
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn check_rest(world: &mut World) -> Verdict {
             ("requests without an answer", process.requests.len()),
             ("commits that wait", process.waiting.len()),
             ("objects to publish", process.published.len()),
+            ("evictions to tell", process.untold_evictions),
             ("grants", process.granted.len()),
         ];
         if let Some((what, many)) = rest.into_iter().find(|(_, many)| *many > 0) {
@@ -167,7 +168,8 @@ pub(crate) fn check_reads(world: &World, key: usize, reads: &[Read]) -> Verdict 
 
 /// An object whose put is done is not there any more: there is a reason for that.
 fn check_lost(world: &World, object: &Object) -> Verdict {
-    if has_died(world, object) || may_be_removed(world, object) || was_beaten(world, object) {
+    let is_evicted = object.evicted_at.is_some();
+    if is_evicted || has_died(world, object) || may_be_removed(world, object) || was_beaten(world, object) {
         return Ok(());
     }
     Err(format!("{object:?} is lost"))
@@ -198,5 +200,8 @@ fn was_beaten(world: &World, object: &Object) -> bool {
         };
         !sound.holds(world)
     });
-    winners.any(|winner| is_held(world, winner) || has_died(world, winner) || may_be_removed(world, winner))
+    winners.any(|winner| {
+        let is_gone = winner.evicted_at.is_some() || has_died(world, winner) || may_be_removed(world, winner);
+        is_held(world, winner) || is_gone
+    })
 }
