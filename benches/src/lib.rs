@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod control;
 pub mod evidence;
+pub mod full;
 pub mod rdma;
 pub mod report;
 pub mod scale;
