@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use tenon_store_core::placement::nodes::{
-    Action, Event, ItemOutcome, NodeIndex, NodePlan, PlanError, PlanItem, PlanStop, Why,
+    Action, Event, ItemOutcome, NodeIndex, NodePlan, NodePolicy, PlanError, PlanItem, PlanStop, Why,
 };
 
 use crate::cluster::{Cluster, SPREAD};
@@ -117,6 +117,27 @@ fn after_the_deadline_everything_under_way_is_released() {
     match &plan.outcomes(&cluster.table)[0] {
         ItemOutcome::NoSpace(no_space) => assert_eq!(no_space.stop, PlanStop::Deadline),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_item_of_a_batch_goes_where_another_one_is_about_to_take_the_room() {
+    for lens_bytes in [vec![40, 40, 40, 20, 20, 20], vec![60, 60, 60, 4, 4, 4]] {
+        for seed in 0..50 {
+            for policy in [SPREAD, NodePolicy::default()] {
+                let mut cluster = Cluster::new(policy, seed);
+                cluster.join_all([64, 64, 64]);
+                cluster.table.set_local(NodeIndex(0));
+                let item = |&len_bytes: &u64| PlanItem { len_bytes, replicas: 1 };
+                let items: Vec<PlanItem> = lens_bytes.iter().map(item).collect();
+                let outcomes = cluster.put(&items);
+                let is_placed = |outcome: &ItemOutcome| matches!(outcome, ItemOutcome::Placed(_));
+                assert!(
+                    outcomes.iter().all(is_placed),
+                    "{lens_bytes:?}, seed {seed}: {outcomes:?}"
+                );
+            }
+        }
     }
 }
 

@@ -139,6 +139,15 @@ impl ItemState {
     }
 }
 
+/// A node that was not tried for an item: one with room beyond what is asked of it already, or else one that only its hint speaks for.
+fn choose_for<R: Rng + ?Sized>(state: &ItemState, table: &NodeTable, rng: &mut R) -> Option<(NodeIndex, Why)> {
+    let len_bytes = state.item.len_bytes;
+    let is_new = |node: NodeIndex| !state.tried.contains(&node);
+    let has_room = |node: NodeIndex| is_new(node) && len_bytes <= table.room_bytes(node);
+    let with_room = table.choose(len_bytes, &has_room, rng);
+    with_room.or_else(|| table.choose(len_bytes, &is_new, rng))
+}
+
 /// A put or a batch in progress.
 ///
 /// The batch is placed by one decision: its items go to the same node as far as that has room, in one question. What is refused is
@@ -308,8 +317,7 @@ impl NodePlan {
         actions: &mut Vec<Action>,
     ) -> Vec<usize> {
         let first = &self.items[open[0]];
-        let may_use = |node: NodeIndex| !first.tried.contains(&node);
-        let Some((node, why)) = table.choose(first.item.len_bytes, &may_use, rng) else {
+        let Some((node, why)) = choose_for(first, table, rng) else {
             return open[1..].to_vec();
         };
         let (mut asked, mut left) = (Vec::new(), Vec::new());
