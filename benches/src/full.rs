@@ -1,11 +1,8 @@
 //! Puts into a store that is full, beside puts into one that is half full.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use rand::{RngExt as _, SeedableRng as _};
@@ -16,11 +13,13 @@ use tenon_transport::Memory;
 
 use crate::cluster::{Cluster, Segment};
 use crate::evidence::stats::Interval;
+use crate::metrics;
 use crate::report::{Report, Samples};
 
 const MIB: u64 = 1 << 20;
 const SEED: u64 = 11;
-const HTTP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Why objects were evicted.
+const REASONS: [&str; 2] = ["watermark", "request"];
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -142,29 +141,10 @@ impl Store {
         Ok(())
     }
 
-    fn evictions(&self) -> Result<[f64; 2]> {
-        let text = metrics(self.cluster.http(0))?;
-        Ok(["watermark", "request"].map(|reason| {
-            let series = format!("tenon_evictions_total{{reason=\"{reason}\"}} ");
-            let value = text.lines().find_map(|line| line.strip_prefix(&series));
-            value.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
-        }))
+    async fn evictions(&self) -> Result<[f64; 2]> {
+        let text = metrics::of(self.cluster.http(0)).await?;
+        Ok(REASONS.map(|reason| metrics::value(&text, &format!("tenon_evictions_total{{reason=\"{reason}\"}}"))))
     }
-}
-
-fn metrics(address: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(HTTP_TIMEOUT))?;
-    let mut request = String::new();
-    write!(
-        request,
-        "GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
-    )?;
-    stream.write_all(request.as_bytes())?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    ensure!(text.starts_with("HTTP/1.1 200"), "no metrics: {text}");
-    Ok(text)
 }
 
 /// Measures both kinds of sizes.
@@ -185,7 +165,7 @@ async fn compare(effort: &Effort, sizes: Sizes, report: &mut Report) -> Result<(
     while full.bytes < 3 * effort.segment_bytes / 2 {
         full.put(sizes).await?;
     }
-    let before = full.evictions()?;
+    let before = full.evictions().await?;
     let (mut half_s, mut full_s) = (Vec::new(), Vec::new());
     let (mut half_rates, mut full_rates) = (Vec::new(), Vec::new());
     for block in 0..effort.blocks {
@@ -201,8 +181,8 @@ async fn compare(effort: &Effort, sizes: Sizes, report: &mut Report) -> Result<(
             all_s.extend(took_s);
         }
     }
-    let after = full.evictions()?;
-    ensure!(half.evictions()? == [0.0, 0.0], "the half full store has evicted");
+    let after = full.evictions().await?;
+    ensure!(half.evictions().await? == [0.0, 0.0], "the half full store has evicted");
     let rate = Interval::of_ratios(&full_rates, &half_rates);
     let (half_s, full_s) = (Samples::new(half_s), Samples::new(full_s));
     for (name, samples, rates) in [("half", &half_s, half_rates), ("full", &full_s, full_rates)] {
@@ -227,7 +207,7 @@ async fn compare(effort: &Effort, sizes: Sizes, report: &mut Report) -> Result<(
     report.push(&case, "rate_to_half_low", rate.low, "1");
     report.push(&case, "rate_to_half_high", rate.high, "1");
     report.push(&case, "p99_to_half", p99_ratio, "1");
-    for (at, reason) in ["watermark", "request"].into_iter().enumerate() {
+    for (at, reason) in REASONS.into_iter().enumerate() {
         report.push(&case, &format!("evictions_{reason}"), after[at] - before[at], "1");
     }
     Ok(())

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod control;
 pub mod evidence;
 pub mod full;
+pub mod metrics;
 pub mod rdma;
 pub mod report;
 pub mod scale;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::str::FromStr;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -83,6 +84,21 @@ impl Node {
             Some(namespace) => Http::in_namespace(self.http_address(), namespace.clone()),
             None => Http::new(self.http_address()),
         }
+    }
+
+    /// A metric, by its name and labels as they stand in the text, if it is there.
+    pub fn find_metric<T: FromStr>(&self, series: &str) -> Option<T> {
+        let answer = self.http().get("/metrics").expect(200);
+        let text = String::from_utf8_lossy(answer.bytes()).into_owned();
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(value.parse().unwrap_or_else(|_| panic!("{series} is {value}")))
+    }
+
+    /// The same of one that must be there.
+    pub fn metric(&self, series: &str) -> f64 {
+        self.find_metric(series).unwrap_or_else(|| panic!("no {series}"))
     }
 
     /// Whether its process was started and not ended since.

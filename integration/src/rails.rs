@@ -53,10 +53,7 @@ pub fn options(policies: &[&str], segment_bytes: u64) -> Option<ClusterOptions> 
 
 /// A metric of a node, by its name and labels as they stand in the text; 0 if it is not there.
 pub fn metric(node: &Node, name: &str) -> u64 {
-    let text = node.http().get("/metrics").expect(200);
-    let text = String::from_utf8_lossy(text.bytes()).into_owned();
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found.map_or(0, |value| value.parse().expect("a whole number"))
+    node.find_metric(name).unwrap_or(0)
 }
 
 /// Connections that a node has made to holders, by transport: `rdma` or `tcp`.

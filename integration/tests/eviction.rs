@@ -30,16 +30,6 @@ fn name(key: &str) -> ObjectName {
     ObjectName::new(&namespace, key).expect("a key")
 }
 
-fn metric(node: &Node, series: &str) -> f64 {
-    let answer = node.http().get("/metrics").expect(200);
-    let text = String::from_utf8_lossy(answer.bytes()).into_owned();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    let value = line.unwrap_or_else(|| panic!("no {series}"));
-    value.parse().expect("a number")
-}
-
 /// Which of the keys have an object, as a node says.
 fn existing(node: &Node, keys: &[String]) -> Vec<bool> {
     let request = json!({ "namespace": "default", "keys": keys });
@@ -62,7 +52,7 @@ fn keep(node: &Node, keys: &[&str], keep: &Value) {
 /// A node's metrics tell of one object with each kind of pin.
 fn assert_pins_are_shown(holder: &Node) {
     wait::until(KNOWN_WITHIN, "pins are shown", || {
-        let pinned = ["hard", "soft"].map(|pin| metric(holder, &format!("tenon_objects{{pin=\"{pin}\"}}")));
+        let pinned = ["hard", "soft"].map(|pin| holder.metric(&format!("tenon_objects{{pin=\"{pin}\"}}")));
         (pinned == [1.0, 1.0]).then_some(()).ok_or(pinned)
     });
 }
@@ -127,9 +117,9 @@ fn objects_that_were_neither_used_nor_pinned_go_first_and_are_misses_at_every_no
             answer.expect_error(404, "not_found");
         }
     }
-    let evictions = metric(holder, "tenon_evictions_total{reason=\"watermark\"}");
-    let bytes = metric(holder, "tenon_evicted_bytes_total{reason=\"watermark\"}");
-    let aged = metric(holder, "tenon_eviction_age_seconds_count{reason=\"watermark\"}");
+    let evictions = holder.metric("tenon_evictions_total{reason=\"watermark\"}");
+    let bytes = holder.metric("tenon_evicted_bytes_total{reason=\"watermark\"}");
+    let aged = holder.metric("tenon_eviction_age_seconds_count{reason=\"watermark\"}");
     let expected = u32::try_from(gone).expect("a count");
     assert_eq!((evictions, aged), (expected.into(), expected.into()));
     assert!((bytes - f64::from(expected) * f64::from(1 << 20)).abs() < 0.5);
@@ -159,7 +149,7 @@ fn a_put_for_which_no_node_has_a_hole_makes_one_of_what_was_not_pinned() {
     assert_eq!(refused.error()["no_space"]["evictable_bytes"], 2 * 40 * MIB);
     let evictions = |reason| {
         let series = format!("tenon_evictions_total{{reason=\"{reason}\"}}");
-        cluster.nodes().iter().map(|node| metric(node, &series)).sum::<f64>()
+        cluster.nodes().iter().map(|node| node.metric(&series)).sum::<f64>()
     };
     assert!(evictions("request") < 0.5, "what cannot be evicts nothing");
     let bytes = payload(6, 23 * MIB);
@@ -300,8 +290,8 @@ fn churn(lasts: Duration) {
     let counts = [&churn.stored, &churn.hits, &churn.misses].map(|count| count.load(Ordering::Relaxed));
     println!("stored, hits, misses: {counts:?}");
     assert_eq!(*churn.failures.lock().expect("failures"), Vec::<String>::new());
-    let evictions = |node| {
-        let of = |reason| metric(node, &format!("tenon_evictions_total{{reason=\"{reason}\"}}"));
+    let evictions = |node: &Node| {
+        let of = |reason| node.metric(&format!("tenon_evictions_total{{reason=\"{reason}\"}}"));
         of("watermark") + of("request")
     };
     for node in cluster.nodes() {

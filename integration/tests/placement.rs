@@ -25,16 +25,6 @@ fn spreading(nodes: usize) -> Cluster {
     })
 }
 
-fn metric(node: &Node, series: &str) -> f64 {
-    let answer = node.http().get("/metrics").expect(200);
-    let text = String::from_utf8_lossy(answer.bytes()).into_owned();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    let value = line.unwrap_or_else(|| panic!("no {series}"));
-    value.parse().expect("a number")
-}
-
 fn dry_run(node: &Node, lens_bytes: &[usize]) -> Value {
     let items: Vec<Value> = lens_bytes
         .iter()
@@ -62,7 +52,7 @@ fn a_put_asked_at_a_full_node_lands_on_another_and_is_read_through_all() {
     }
     assert_eq!(field(full, "objects"), 1, "the filler alone");
     assert_eq!(others.iter().map(|node| field(node, "objects")).sum::<u64>(), 1);
-    let placed = ["self", "other"].map(|on| metric(full, &format!("tenon_placed_total{{on=\"{on}\"}}")));
+    let placed = ["self", "other"].map(|on| full.metric(&format!("tenon_placed_total{{on=\"{on}\"}}")));
     assert!(
         placed.iter().all(|&count| (count - 1.0).abs() < f64::EPSILON),
         "{placed:?}"
@@ -160,8 +150,8 @@ fn a_put_that_no_node_can_hold_fails_in_numbers_through_every_interface() {
     for number in ["5.00 MiB", "12.00 MiB", "4.00 MiB"] {
         assert!(said.contains(number), "{number} is missing in {said}");
     }
-    assert!(metric(&cluster[1], "tenon_allocation_failures_total{reason=\"nothing_fits\"}") >= 2.0);
-    assert!(metric(&cluster[0], "tenon_placement_failures_total{code=\"no_space\"}") >= 2.0);
+    assert!(cluster[1].metric("tenon_allocation_failures_total{reason=\"nothing_fits\"}") >= 2.0);
+    assert!(cluster[0].metric("tenon_placement_failures_total{code=\"no_space\"}") >= 2.0);
     assert_accounts(&cluster);
 }
 
@@ -273,7 +263,7 @@ fn a_map_has_every_byte_of_a_segment_once() {
         end_bytes += run["len_bytes"].as_u64().expect("a number");
     }
     assert_eq!(end_bytes, 64 << 20);
-    let ratio = metric(&cluster[0], "tenon_segment_fragmentation_ratio{segment=\"1\"}");
+    let ratio = cluster[0].metric("tenon_segment_fragmentation_ratio{segment=\"1\"}");
     assert!((0.02..0.05).contains(&ratio), "{ratio}");
     http.get("/v1/segments/9/map").expect_error(404, "unknown_segment");
     http.get("/v1/segments/x/map").expect_error(400, "invalid_argument");

@@ -1,66 +1,14 @@
-# Agents with and without RDMA in one machine: what is put and got between them, and over what it went. Run by rdma_agents.rs.
-set -eu
-work=$(mktemp -d)
+# Agents with and without RDMA in one machine: what is put and got between them, and over what it went. Run by rdma_agents.rs,
+# behind rdma_nodes.sh.
 bytes=$((3 * 1024 * 1024 + 17))
-
-fail() {
-    echo "FAILED: $*" >&2
-    for node in a b c; do
-        echo "--- log of $node" >&2
-        tail -n 30 "$work/$node/log" >&2 || true
-    done
-    exit 1
-}
-
-step() { echo "== $*"; }
 
 # Packets that a device has sent: 4096 bytes of payload each at most.
 sent() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
-
-prepare() { # node
-    mkdir -p "$work/$1"
-    tenond --init --state-dir "$work/$1/state"
-}
-
-configure() { # node number rdma-lines
-    cat >"$work/$1/tenond.toml" <<TOML
-[node]
-state_dir = "$work/$1/state"
-[cluster]
-view = "static"
-members = [
-    { id = "$id_a", endpoint = "127.0.0.1:7711" },
-    { id = "$id_b", endpoint = "127.0.0.1:7712" },
-    { id = "$id_c", endpoint = "127.0.0.1:7713" },
-]
-[listen]
-http = "127.0.0.1:770$2"
-link = "127.0.0.1:771$2"
-unix = "$work/$1/sock"
-[timeouts]
-heartbeat_ms = 500
-unreachable_after_ms = 3000
-[[segments]]
-size = "32MiB"
-huge_pages = "off"
-[rdma]
-$3
-TOML
-}
-
-start() { # node
-    tenond --config "$work/$1/tenond.toml" >>"$work/$1/log" 2>&1 &
-    eval "pid_$1=$!"
-}
 
 agent() { # node arguments
     node=$1
     shift
     tenon --connect "unix:$work/$node/sock" --rdma forbid "$@"
-}
-
-metric() { # number name
-    wget -q -O - "http://127.0.0.1:770$1/metrics" | grep "^$2" | awk '{print $2}'
 }
 
 # Whole objects over HTTP are read by the agent itself, over its own devices.
@@ -69,9 +17,6 @@ got_through() { # number key
     cmp -s "$work/file" "$work/got" || fail "other bytes of $2 through node $1"
 }
 
-id_a=$(prepare a)
-id_b=$(prepare b)
-id_c=$(prepare c)
 configure a 1 'policy = "require"
 devices = ["rxe0"]'
 configure b 2 'policy = "prefer"

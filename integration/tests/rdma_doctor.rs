@@ -159,6 +159,8 @@ fn huge_pages_that_are_required_and_missing_are_a_problem(place: &mut RdmaPlace)
     );
 }
 
+const PEERS_SCRIPT: &str = concat!(include_str!("rdma_nodes.sh"), include_str!("rdma_doctor.sh"));
+
 /// Of three members, A is looked at, B uses a device, and C uses none.
 fn peers_are_reached_over_rdma_with_a_measured_round_trip(place: &mut RdmaPlace) {
     let devices = place.devices();
@@ -166,8 +168,11 @@ fn peers_are_reached_over_rdma_with_a_measured_round_trip(place: &mut RdmaPlace)
         panic!("A and B need a device each: {devices:?}");
     };
     for (policy, status, without) in [("prefer", 0, "warning"), ("require", UNFIT, "problem")] {
-        let job = Job::script(include_str!("rdma_doctor.sh")).timeout(Duration::from_secs(120));
+        let job = Job::script(PEERS_SCRIPT).timeout(Duration::from_secs(120));
         let job = job
+            .env("nodes", "a b c")
+            .env("http_ports", "775")
+            .env("link_ports", "774")
             .env("device_a", &*a.name)
             .env("device_b", &*b.name)
             .env("policy", policy);

@@ -10,8 +10,11 @@ use tenon_integration::machine::{Job, MachineOptions, RdmaPlace};
 /// Emulated processors are slow.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
+const SCRIPT: &str = concat!(include_str!("rdma_nodes.sh"), include_str!("rdma_push.sh"));
+
 fn agents_put_by_push_and_by_pull(place: &mut RdmaPlace) {
-    let job = Job::script(include_str!("rdma_push.sh")).timeout(TIMEOUT);
+    let job = Job::script(SCRIPT).timeout(TIMEOUT).env("nodes", "a b");
+    let job = job.env("http_ports", "772").env("link_ports", "773");
     let output = place.run(&job).expect("the job ends");
     println!("{}", output.stdout.text());
     output.expect_success();

@@ -1,59 +1,6 @@
-# Two agents, one of which trusts its peers to write under memory windows, and one of which has tried its device first. Run by rdma_push.rs.
-set -eu
-work=$(mktemp -d)
+# Two agents, one of which trusts its peers to write under memory windows, and one of which has tried its device first. Run by rdma_push.rs,
+# behind rdma_nodes.sh.
 bytes=$((3 * 1024 * 1024 + 17))
-
-fail() {
-    echo "FAILED: $*" >&2
-    for node in a b; do
-        echo "--- log of $node" >&2
-        tail -n 30 "$work/$node/log" >&2 || true
-    done
-    exit 1
-}
-
-step() { echo "== $*"; }
-
-prepare() { # node
-    mkdir -p "$work/$1"
-    tenond --init --state-dir "$work/$1/state"
-}
-
-configure() { # node number device push
-    cat >"$work/$1/tenond.toml" <<TOML
-[node]
-state_dir = "$work/$1/state"
-[cluster]
-view = "static"
-members = [
-    { id = "$id_a", endpoint = "127.0.0.1:7731" },
-    { id = "$id_b", endpoint = "127.0.0.1:7732" },
-]
-[listen]
-http = "127.0.0.1:772$2"
-link = "127.0.0.1:773$2"
-unix = "$work/$1/sock"
-[timeouts]
-heartbeat_ms = 500
-unreachable_after_ms = 3000
-[[segments]]
-size = "32MiB"
-huge_pages = "off"
-[rdma]
-policy = "require"
-devices = ["$3"]
-push = "$4"
-TOML
-}
-
-start() { # node
-    tenond --config "$work/$1/tenond.toml" >>"$work/$1/log" 2>&1 &
-    eval "pid_$1=$!"
-}
-
-metric() { # number name
-    wget -q -O - "http://127.0.0.1:772$1/metrics" | awk -v name="$2" '$1 == name {print $2}'
-}
 
 written() { # number way
     metric "$1" "tenon_rdma_writes_total{way=\"$2\"}"
@@ -70,10 +17,12 @@ got_through() { # number key file
     cmp -s "$3" "$work/got" || fail "other bytes of $2 through node $1"
 }
 
-id_a=$(prepare a)
-id_b=$(prepare b)
-configure a 1 rxe0 trusted
-configure b 2 rxe1 probed
+configure a 1 'policy = "require"
+devices = ["rxe0"]
+push = "trusted"'
+configure b 2 'policy = "require"
+devices = ["rxe1"]
+push = "probed"'
 head -c "$bytes" /dev/urandom >"$work/file"
 head -c $((20 * 1024 * 1024)) /dev/urandom >"$work/large"
 for node in a b; do start "$node"; done

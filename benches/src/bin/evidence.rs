@@ -24,6 +24,9 @@ struct Arguments {
     /// The trace that X7 replays, lines of JSON, packed by gzip or not; without it a generated look-alike.
     #[arg(long)]
     trace: Option<PathBuf>,
+    /// The first of the seeds of X8, to see how it comes out with others; name another place for its record then.
+    #[arg(long, default_value_t = 0, requires = "out")]
+    first_seed: u64,
     /// Where records go instead.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -41,6 +44,7 @@ fn main() -> Result<()> {
     let conditions = Conditions {
         effort,
         trace: arguments.trace,
+        first_seed: arguments.first_seed,
     };
     let raw = PathBuf::from("target/evidence");
     let out = (arguments.out).unwrap_or_else(|| effort.pick(raw.join("quick"), PathBuf::from("docs/evidence")));

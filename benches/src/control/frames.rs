@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use anyhow::Result;
 
 use crate::cluster::Cluster;
+use crate::metrics;
 
 /// The counters of all nodes of a cluster in which nothing but what is measured goes on beside heartbeats.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ impl Frames {
     pub async fn mark(&self) -> Result<Mark> {
         let mut calls = 0.0;
         for node in &self.nodes {
-            calls += member_calls(&metrics(*node).await?);
+            calls += member_calls(&metrics::of(*node).await?);
         }
         Ok(Mark {
             at: Instant::now(),
@@ -64,19 +63,6 @@ fn member_calls(metrics: &str) -> f64 {
         .filter(|line| line.starts_with("tenon_calls_total{") && line.contains("verb=\"member\""))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
-}
-
-async fn metrics(node: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect(node).await.context("no HTTP front")?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {node}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    anyhow::ensure!(
-        answer.starts_with("HTTP/1.1 200"),
-        "/metrics of {node} answers {answer:.60}"
-    );
-    Ok(answer)
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ pub struct Conditions {
     pub effort: Effort,
     /// The trace to replay; a generated one if not given.
     pub trace: Option<PathBuf>,
+    /// The first of the seeds of X8.
+    pub first_seed: u64,
 }
 
 /// What kind of knowledge an experiment gives.

@@ -1,9 +1,7 @@
 //! The real store under an experiment: two agent processes on loopback, one that holds and one that is asked, and a program that puts over TCP.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use tenon_client::{Client, ClientError, PutItem, PutOptions, default_deadline};
@@ -13,11 +11,11 @@ use tokio::runtime::Runtime;
 
 use crate::cluster::{Cluster, NodeSpec, Segment, Site};
 use crate::control::memory::rss_bytes;
+use crate::metrics;
 use crate::report::Samples;
 
 const HOLDER: usize = 0;
 const ASKED: usize = 1;
-const HTTP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a node chooses among its segments, by the names of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,26 +177,8 @@ impl Store {
 
     /// The holder's metrics.
     pub(super) fn metrics(&self) -> Result<String> {
-        let mut stream = TcpStream::connect(self.cluster.http(HOLDER))?;
-        stream.set_read_timeout(Some(HTTP_TIMEOUT))?;
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
-            self.cluster.http(HOLDER)
-        )?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        ensure!(text.starts_with("HTTP/1.1 200"), "no metrics: {text}");
-        Ok(text)
+        self.runtime.block_on(metrics::of(self.cluster.http(HOLDER)))
     }
-}
-
-/// The value of a metric without labels; 0 if it is not there.
-pub(super) fn metric(metrics: &str, name: &str) -> f64 {
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
 }
 
 /// Keys with these numbers.

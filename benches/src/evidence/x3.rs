@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::record::Findings;
 use super::stats::Interval;
-use super::store::{Puts, Store, Variant, keys, metric};
+use super::store::{Puts, Store, Variant, keys};
 use super::{Effort, Experiment, Label, plot};
+use crate::metrics;
 
 const SEGMENT_BYTES: u64 = 16 << 20;
 const MIB: u64 = 1 << 20;
@@ -253,7 +254,7 @@ fn put_rows(findings: &mut Findings, case: &str, of: &Lives, large: usize) {
         ("no_fit_credits", "tenon_placement_no_fit_credits_total"),
         ("recovered", "tenon_placement_recovered_total"),
     ] {
-        let sum: f64 = of.all(|life| metric(&life.metrics, exposed)).iter().sum();
+        let sum: f64 = of.all(|life| metrics::value(&life.metrics, exposed)).iter().sum();
         findings.row(case, name, sum / of.lives.len() as f64, "1");
     }
 }

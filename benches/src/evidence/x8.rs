@@ -120,17 +120,18 @@ fn skew(window: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> f64 {
     totals.into_iter().fold(0.0, f64::max) / mean
 }
 
-fn run(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
+fn run(&Conditions { effort, first_seed, .. }: &Conditions) -> Result<Findings> {
     let (seeds, steps) = effort.pick((1, 6), (5, 24));
+    let seeds = first_seed..first_seed + seeds;
     let mut findings = Findings::new(json!({
-        "nodes": NODES, "segments_per_node": SEGMENTS_PER_NODE, "segment_bytes": SEGMENT_BYTES, "seeds": seeds, "rl_steps": steps,
+        "nodes": NODES, "segments_per_node": SEGMENTS_PER_NODE, "segment_bytes": SEGMENT_BYTES, "seeds": seeds.end - seeds.start, "first_seed": first_seed, "rl_steps": steps,
         "rl_fill": RL_FILL, "heartbeat_every_puts": HEARTBEAT_PUTS, "window_puts": WINDOW,
     }));
     let mut plotted = Vec::new();
     for mix in [Mix::DsaPair, Mix::KvMixed] {
         for way in WAYS {
             let case = format!("X8/{}/{}", mix.name(), way.name());
-            let samples = Samples::new((0..seeds).map(|seed| utilisation(way, mix, seed)).collect());
+            let samples = Samples::new(seeds.clone().map(|seed| utilisation(way, mix, seed)).collect());
             findings.row(&case, "utilisation_median", samples.median(), "1");
             findings.row(&case, "utilisation_min", samples.min(), "1");
             plotted.push((case, samples.min()));
@@ -138,7 +139,7 @@ fn run(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
     }
     for way in WAYS {
         let case = format!("X8/rl/{}", way.name());
-        let runs: Vec<_> = (0..seeds).map(|seed| rl(way, steps, seed)).collect();
+        let runs: Vec<_> = seeds.clone().map(|seed| rl(way, steps, seed)).collect();
         let sum = |count: fn(&RlRun) -> usize| runs.iter().map(count).sum::<usize>() as f64;
         findings.row(&case, "puts", sum(|run| run.puts), "1");
         findings.row(&case, "failed_puts", sum(|run| run.failed), "1");
@@ -154,7 +155,7 @@ fn run(&Conditions { effort, .. }: &Conditions) -> Result<Findings> {
         findings.row(&case, "write_skew_p99", Samples::new(skews).quantile(0.99), "1");
     }
     judge(&mut findings);
-    x8_level::measure(&mut findings, seeds);
+    x8_level::measure(&mut findings, &seeds);
     findings.plots.push((
         "utilisation.svg".to_owned(),
         plot::bars("Least utilisation at the first failed put", "share", &plotted),

@@ -1,6 +1,7 @@
 //! The level that X8 keeps nodes on: a node that joins empty, and nodes of unequal capacity.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::cluster::{Nodes, Space};
 use super::record::Findings;
@@ -87,7 +88,7 @@ fn unequal(seed: u64) -> f64 {
 }
 
 /// Adds the figures of both, and judges them.
-pub(super) fn measure(findings: &mut Findings, seeds: u64) {
+pub(super) fn measure(findings: &mut Findings, seeds: &Range<u64>) {
     let loads = [
         Load::Uniform,
         Load::Mixed(Mix::DsaPair),
@@ -96,7 +97,7 @@ pub(super) fn measure(findings: &mut Findings, seeds: u64) {
     ];
     for load in loads {
         let case = format!("X8/join/{}", load.name());
-        let runs: Vec<_> = (0..seeds).map(|seed| joined(load, seed)).collect();
+        let runs: Vec<_> = seeds.clone().map(|seed| joined(load, seed)).collect();
         let most = runs.iter().map(|run| run.0).fold(0.0, f64::max);
         let behind = runs.iter().map(|run| run.1).fold(f64::MIN, f64::max);
         findings.row(&case, "share_of_puts_max", most, "fair shares");
@@ -109,7 +110,7 @@ pub(super) fn measure(findings: &mut Findings, seeds: u64) {
             ),
         );
     }
-    let worst = (0..seeds).map(unequal).fold(0.0, f64::max);
+    let worst = seeds.clone().map(unequal).fold(0.0, f64::max);
     findings.row("X8/unequal", "used_difference_max", worst, "points");
     findings.judge(worst <= 1.0, format!("unequal nodes: {worst:.2} points apart"));
 }

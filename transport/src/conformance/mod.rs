@@ -64,7 +64,13 @@ fn export(fixture: &impl Fixture, bytes: Vec<u8>, rights: Rights) -> (Slice, Rem
     export_guarded(fixture, bytes, rights, Arc::new(Unguarded))
 }
 
-fn export_guarded(fixture: &impl Fixture, bytes: Vec<u8>, rights: Rights, guard: Arc<dyn Guard>) -> (Slice, RemoteKey) {
+/// The same memory, behind a guard.
+pub fn export_guarded(
+    fixture: &impl Fixture,
+    bytes: Vec<u8>,
+    rights: Rights,
+    guard: Arc<dyn Guard>,
+) -> (Slice, RemoteKey) {
     let memory = Arc::new(Memory::from_vec(bytes)).whole();
     let export = Export {
         memory: memory.clone(),

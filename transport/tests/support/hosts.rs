@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenon_transport::conformance::Fixture;
+use tenon_transport::conformance::{Fixture, export_guarded};
 use tenon_transport::link::{Identity, NoSecret, Serving};
 use tenon_transport::verbs::engine::{OpenError, PushPolicy, Rails, RailsOptions, RdmaConnection, RdmaTarget};
 use tenon_transport::{
-    Connection, Export, Exports, Guard, Memory, Op, RemoteKey, Rights, Scope, SessionId, Slice, Transfer, Unguarded,
+    Connection, Exports, Guard, Memory, Op, RemoteKey, Rights, SessionId, Slice, Transfer, Unguarded,
 };
 use tokio::runtime::Handle;
 
@@ -86,14 +86,7 @@ impl Hosts {
     }
 
     pub fn export_guarded(&self, bytes: Vec<u8>, rights: Rights, guard: Arc<dyn Guard>) -> (Slice, RemoteKey) {
-        let memory = Arc::new(Memory::from_vec(bytes)).whole();
-        let export = Export {
-            memory: memory.clone(),
-            rights,
-            scope: Scope::AnySession,
-            guard,
-        };
-        (memory, self.exports.add(export).unwrap())
+        export_guarded(self, bytes, rights, guard)
     }
 }
 
