@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use tenon_integration::cluster::{Cluster, ClusterOptions};
+use tenon_integration::http::Http;
 use tenon_integration::node::tenond;
 use tenon_integration::wait;
 use tenon_transport::link::VERSIONS;
@@ -133,15 +134,29 @@ fn nodes_with_different_lists_refuse_each_other_and_are_not_ready() {
         assert_eq!(reasons.matches("digest ").count() % 2, 0, "{reasons}");
         assert!(reasons.contains("member list") && reasons.contains(&other), "{reasons}");
         assert_eq!(http.get("/livez").status, 200);
-        let looked = http.get("/v1/objects/nothing");
+        refusal_is_the_reason_told_for_keys(&http);
+    }
+}
+
+/// The third node was never started: it is named for the keys that it is a home of. The others have the refused node as a home.
+fn refusal_is_the_reason_told_for_keys(http: &Http) {
+    let mut messages = (0..64).map(|number| {
+        let looked = http.get(&format!("/v1/objects/nothing-{number}"));
         let error = looked.json()["error"].clone();
         assert_eq!((looked.status, &error["code"]), (503, &"unavailable".into()), "{error}");
-        let message = error["message"].as_str().expect("a message");
+        let message = error["message"].as_str().expect("a message").to_string();
+        assert!(!message.contains("still learning"), "{message}");
+        let names_the_lists = message.contains("member list");
         assert!(
-            message.contains("member list") && !message.contains("still learning"),
+            names_the_lists || message.contains("does not answer: it is a home"),
             "{message}"
         );
-    }
+        names_the_lists
+    });
+    assert!(
+        messages.any(|names_the_lists| names_the_lists),
+        "no answer names the lists that differ"
+    );
 }
 
 /// Answers every handshake as a member does that speaks version 1 alone.
