@@ -8,7 +8,7 @@ use crate::limits::WITHDRAW_TIMEOUT;
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::sync::Arc;
-use tenon_protocol::ids::{KeyHash, PutId};
+use tenon_protocol::ids::{KeyHash, NodeId, PutId};
 use tenon_protocol::member::{HomeAnswer, HomeEventKind, Homes};
 use tenon_protocol::message::{Committed, KeyResult};
 use tenon_store_core::objects::{Proposed, Reported, Unreported, Verified};
@@ -30,6 +30,16 @@ enum Asked {
     Sealed(Unreported),
 }
 
+impl Asked {
+    /// What they are asked. `holder` is this node.
+    fn event(&self, holder: NodeId) -> HomeEventKind {
+        match self {
+            Self::Proposed(verified) => verified.proposal(),
+            Self::Sealed(sealed) => sealed.report(holder),
+        }
+    }
+}
+
 type Outcomes = Vec<(usize, KeyResult<Committed>)>;
 
 impl Node {
@@ -42,20 +52,21 @@ impl Node {
         deadline: Instant,
     ) -> Outcomes {
         let mut outcomes = Vec::with_capacity(keys.len());
-        let verified = self.verify_keys(put_id, keys, deadline, &mut outcomes).await;
+        let begun = self.begin_keys(put_id, keys, deadline, &mut outcomes).await;
         let mut deciding = Deciding::new(self, deadline);
-        deciding.ask(verified.into_iter().map(|(key, verified)| {
-            let proposal = key.decision(verified.proposal());
-            (proposal, (key, Asked::Proposed(verified)))
-        }));
+        deciding.ask(
+            begun
+                .into_iter()
+                .map(|(key, asked)| (key.decision(asked.event(self.id())), (key, asked))),
+        );
         while let Some(answered) = deciding.next().await {
             let (mut reports, mut withdrawn) = (Vec::new(), Vec::new());
             for ((key, asked), answer) in answered {
                 match asked {
                     Asked::Proposed(verified) => match self.holder().proposed(verified, answer) {
                         Proposed::Sealed(sealed) => {
-                            let report = key.decision(sealed.report(self.id()));
-                            reports.push((report, (key, Asked::Sealed(sealed))));
+                            let asked = Asked::Sealed(sealed);
+                            reports.push((key.decision(asked.event(self.id())), (key, asked)));
                         }
                         Proposed::Over(outcome) => outcomes.push((key.index, Ok(outcome))),
                         Proposed::Failed { error, withdrawal } => {
@@ -75,27 +86,29 @@ impl Node {
         outcomes
     }
 
-    async fn verify_keys(
+    async fn begin_keys(
         &self,
         put_id: PutId,
         keys: Vec<CommitKey>,
         deadline: Instant,
         outcomes: &mut Outcomes,
-    ) -> Vec<(Key, Verified)> {
+    ) -> Vec<(Key, Asked)> {
         let begun = keys.into_iter().map(async |key| {
             let begun = self.holder().begin_commit(put_id, &key, deadline).await;
             (key, begun)
         });
-        let mut verified = Vec::new();
+        let mut asked = Vec::new();
         for (key, begun) in join_all(begun).await {
             let CommitKey { index, hash, homes, .. } = key;
+            let key = Key { index, hash, homes };
             match begun {
-                Ok(Begun::Verified(state)) => verified.push((Key { index, hash, homes }, state)),
+                Ok(Begun::Verified(verified)) => asked.push((key, Asked::Proposed(verified))),
+                Ok(Begun::Sealed(sealed)) => asked.push((key, Asked::Sealed(sealed))),
                 Ok(Begun::Done(outcome)) => outcomes.push((index, Ok(outcome))),
                 Err(error) => outcomes.push((index, Err(error))),
             }
         }
-        verified
+        asked
     }
 
     /// The homes have answered to the report of a seal.
@@ -117,7 +130,7 @@ impl Node {
             Reported::Failed { error, withdrawal } => {
                 match withdrawal {
                     Some(withdrawal) => withdrawn.push(key.decision(HomeEventKind::Withdrawn(withdrawal))),
-                    // A home has asked for the object and may have given its question up: the object stays.
+                    // The homes may not know of the object, which stays.
                     None => self.publish(key.hash, key.homes),
                 }
                 Err(error)

@@ -75,6 +75,8 @@ pub(crate) enum Begun {
     Done(Committed),
     /// The homes are to be asked.
     Verified(Verified),
+    /// Its object was sealed before, and the homes did not answer to that: they are to be told again.
+    Sealed(Unreported),
 }
 
 /// Writes the table of one segment for the holder.
@@ -379,6 +381,7 @@ impl HolderDriver {
             match step? {
                 CommitStep::Done(outcome) => return Ok(Begun::Done(outcome)),
                 CommitStep::Verify(unverified) => return self.verify(unverified).await.map(Begun::Verified),
+                CommitStep::Report(unreported) => return Ok(Begun::Sealed(unreported)),
                 CommitStep::Wait => timeout_at(deadline, ended).await.map_err(|_| {
                     let message = "the put's own writes, or another commit of it, did not end by the deadline; ask again with the same put id";
                     ServiceError::new(ErrorCode::DeadlineExceeded, message)

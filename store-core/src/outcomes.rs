@@ -7,7 +7,7 @@ use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, PutId, Version};
-use tenon_protocol::message::Committed;
+use tenon_protocol::message::{Committed, PutOutcome};
 
 type Put = (KeyHash, PutId);
 
@@ -110,6 +110,16 @@ impl<T: Copy> Outcomes<T> {
 }
 
 impl Outcomes {
+    /// Takes in how a put ended by the word of another home. If homes that did not see each other said differently of it, it is
+    /// stored: that is remembered only after its holder had heard so and sealed, while the other answer may have reached nobody.
+    pub(crate) fn learn(&mut self, now: Time, put_id: PutId, key_hash: KeyHash, told: Committed) {
+        let known = self.get(now, put_id, key_hash);
+        if told.outcome == PutOutcome::Stored && known.is_some_and(|known| known.outcome != PutOutcome::Stored) {
+            self.forget(put_id, key_hash);
+        }
+        self.remember(now, put_id, key_hash, told);
+    }
+
     /// The put of this object was taken for stored, and its holder has withdrawn it.
     pub(crate) fn forget_stored(&mut self, version: Version, key_hash: KeyHash) {
         let put = (key_hash, version.put_id);
@@ -123,7 +133,6 @@ impl Outcomes {
 mod tests {
     use super::*;
     use tenon_protocol::ids::Epoch;
-    use tenon_protocol::message::PutOutcome;
 
     const KEY: KeyHash = KeyHash::from_bytes([1; 16]);
 
@@ -140,6 +149,20 @@ mod tests {
             outcome,
             version,
             degraded: false,
+        }
+    }
+
+    #[test]
+    fn of_two_homes_words_the_one_that_a_put_is_stored_stands() {
+        for told in [PutOutcome::Stored, PutOutcome::AlreadyExists] {
+            for known in [PutOutcome::Stored, PutOutcome::AlreadyExists] {
+                let mut outcomes = Outcomes::default();
+                outcomes.learn(Time::ZERO, put(1), KEY, outcome(known));
+                outcomes.learn(Time::ZERO, put(1), KEY, outcome(told));
+                let stands = if told == PutOutcome::Stored { told } else { known };
+                assert_eq!(outcomes.get(Time::ZERO, put(1), KEY), Some(outcome(stands)));
+                outcomes.check_invariants();
+            }
         }
     }
 

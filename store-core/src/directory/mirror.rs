@@ -96,7 +96,7 @@ impl Directory {
 
     pub(super) fn remember_ends(&mut self, key: KeyHash, ended: &[PutEnd]) {
         for PutEnd { put_id, outcome } in ended.iter().take(PUT_ENDS_MAX) {
-            self.outcomes.remember(self.now, *put_id, key, *outcome);
+            self.outcomes.learn(self.now, *put_id, key, *outcome);
         }
     }
 

@@ -94,17 +94,6 @@ impl Directory {
 
     /// A holder has given up a put's proposal, or dropped its object.
     pub(super) fn withdrawn(&mut self, key: KeyHash, asker: Asker, withdrawal: Withdrawal) {
-        let put_id = withdrawal.put_id;
-        let is_elsewhere = self
-            .entries
-            .sealed(key)
-            .is_some_and(|object| object.version.put_id == put_id && !object.is_withdrawn_by(&withdrawal));
-        let known = self.outcomes.get(self.now, put_id, key);
-        let is_removed = known.is_some_and(|known| known.version.epoch.0 < self.tombstones.epoch(key));
-        // What another try of the put has come to stands, also if its object was removed since.
-        if !is_elsewhere && !is_removed && known.is_some_and(|known| known.outcome == PutOutcome::Stored) {
-            self.outcomes.forget(put_id, key);
-        }
         let is_pending = self
             .entries
             .pending(key)
@@ -121,6 +110,10 @@ impl Directory {
             let lost = entry.sealed.take_if(|_| is_lost).map(|object| object.version);
             (true, lost)
         });
+        if let Some(version) = lost {
+            // So far the object said that its put was stored.
+            self.outcomes.forget_stored(version, key);
+        }
         if is_changed {
             self.mirror(key, asker, Decision::Withdrawn(lost));
         } else {

@@ -1,6 +1,6 @@
 //! Commits: from bytes that arrived to an object that can be read.
 
-use super::region::{CommitData, Object, Outcome, Record, Reservation, State};
+use super::region::{CommitData, Object, Outcome, Record, Report, Reservation, State};
 use super::reserve::EndReason;
 use super::{CommitError, Holder, RegionId, SealPlan, SegmentTable};
 use crate::time::Time;
@@ -37,6 +37,9 @@ pub enum CommitStep {
     Wait,
     /// The commit is begun; these pieces are to be read and checked.
     Verify(Unverified),
+    /// An earlier commit of the put has sealed its object, and the homes did not answer its report: they are to be told
+    /// again.
+    Report(Unreported),
 }
 
 /// What the homes have accepted, as far as the holder does not know it.
@@ -175,17 +178,20 @@ impl<T: SegmentTable> Holder<T> {
         if must_wait {
             return Ok(CommitStep::Wait);
         }
-        if let Some(known) = self.known_outcome(now, *put_id, key_hash) {
-            let Some(Outcome { committed, checksum }) = known else {
+        if let Some((outcome, report)) = self.known_outcome(now, *put_id, key_hash) {
+            if report == Report::UnderWay {
                 return Ok(CommitStep::Wait);
-            };
+            }
             if let Some(region) = reserved {
                 self.end(region, EndReason::NotNeeded);
             }
-            if checksum != spec.checksums.whole {
+            if outcome.checksum != spec.checksums.whole {
                 return Err(CommitError::OtherBytes);
             }
-            return Ok(CommitStep::Done(committed));
+            return Ok(match report {
+                Report::Unanswered => CommitStep::Report(self.report_again(key_hash)),
+                _ => CommitStep::Done(outcome.committed),
+            });
         }
         let region = reserved.ok_or(CommitError::UnknownPut)?;
         self.begin_verification(region, spec)
@@ -193,14 +199,30 @@ impl<T: SegmentTable> Holder<T> {
             .map(CommitStep::Verify)
     }
 
-    /// How a put ended: `Some(None)` if its object is sealed and the homes have not answered yet.
-    fn known_outcome(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<Option<Outcome>> {
+    /// How a put ended, or will have ended once the homes know of its object.
+    fn known_outcome(&mut self, now: Time, put_id: PutId, key_hash: KeyHash) -> Option<(Outcome, Report)> {
         if let Some(outcome) = self.outcomes.get(now, put_id, key_hash) {
-            return Some(Some(outcome));
+            return Some((outcome, Report::Taken));
         }
         let object = self.record(*self.by_hash.get(&key_hash)?)?.object()?;
         let is_of_the_put = object.version.put_id == put_id;
-        is_of_the_put.then(|| object.is_reported.then(|| object.outcome()))
+        is_of_the_put.then(|| (object.outcome(), object.report))
+    }
+
+    /// Takes up again the commit of the key's object, whose report was not answered.
+    fn report_again(&mut self, key_hash: KeyHash) -> Unreported {
+        let region = self.by_hash[&key_hash];
+        let object = self.record_mut(region).and_then(Record::object_mut);
+        let object = object.expect("what is found by its hash is sealed");
+        object.report = Report::UnderWay;
+        let outcome = object.outcome();
+        let put_id = object.version.put_id;
+        let commit = Commit {
+            region,
+            put_id,
+            key_hash,
+        };
+        Unreported { commit, outcome }
     }
 
     fn begin_verification(&mut self, region: RegionId, spec: CommitSpec) -> Result<Unverified, CommitError> {
@@ -311,7 +333,7 @@ impl<T: SegmentTable> Holder<T> {
             used_at: self.now,
             standing: self.eviction.admit(self.now, region, len_bytes, pin),
             degraded,
-            is_reported: false,
+            report: Report::UnderWay,
         };
         let outcome = object.outcome();
         let segment = self.segment_of(region);
@@ -356,7 +378,7 @@ impl<T: SegmentTable> Holder<T> {
     pub fn report(&mut self, now: Time, unreported: Unreported) -> Committed {
         let Unreported { commit, outcome } = unreported;
         if let Some(object) = self.record_mut(commit.region).and_then(Record::object_mut) {
-            object.is_reported = true;
+            object.report = Report::Taken;
         }
         self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
         outcome.committed
@@ -388,17 +410,14 @@ impl<T: SegmentTable> Holder<T> {
         known.map(|outcome| outcome.committed)
     }
 
-    /// The homes have not answered whether they took the seal: the object is dropped and to be withdrawn, unless a home
-    /// has asked for it or had it dropped meanwhile ([`Self::confirm`], [`Self::remove`]). Then it knows of it and may
-    /// have told others, so the object stays as it is, and a retry of the put learns that it is stored. True if it is
-    /// to be withdrawn.
-    pub fn retract_unless_asked(&mut self, now: Time, unreported: Unreported) -> bool {
-        let Commit { put_id, key_hash, .. } = unreported.commit;
-        let is_known = self.outcomes.get(now, put_id, key_hash).is_some();
-        if !is_known {
-            self.drop_object(key_hash, unreported.outcome.committed.version);
+    /// The homes have not answered whether they took the seal. They may have, and may have told others, so the object
+    /// stays as it is; they are to be told of it until they answer ([`Self::held`]). Who repeats the put has its commit
+    /// taken up again ([`CommitStep::Report`]).
+    pub fn keep_unanswered(&mut self, unreported: Unreported) {
+        let object = self.record_mut(unreported.commit.region).and_then(Record::object_mut);
+        if let Some(object) = object.filter(|object| object.report == Report::UnderWay) {
+            object.report = Report::Unanswered;
         }
-        !is_known
     }
 
     /// Gives a commit up: the put has failed and its region is freed.

@@ -34,7 +34,8 @@ pub enum Reported {
     Failed {
         /// Why.
         error: ServiceError,
-        /// The object was dropped, and the homes are to be told. `None`: it stays, and the homes may not know of it.
+        /// The object was dropped, and the homes are to be told. `None`: it stays, and the homes are to be told of it
+        /// until they have taken it in.
         withdrawal: Option<Withdrawal>,
     },
 }
@@ -99,19 +100,29 @@ impl<T: SegmentTable> Holder<T> {
             Ok(other) => unexpected(&other),
             Err(error) => error,
         };
-        let withdrawal = Some(unreported.withdrawal(self.config.node));
         if error.code != ErrorCode::Conflict {
-            // Whether the homes took the seal is not known: one that has asked for the object since may have told
-            // others of it.
-            let withdrawal = withdrawal.filter(|_| self.retract_unless_asked(now, unreported));
-            return Reported::Failed { error, withdrawal };
+            self.keep_unanswered(unreported);
+            return Reported::Failed {
+                error: undecided(error),
+                withdrawal: None,
+            };
         }
+        let withdrawal = Some(unreported.withdrawal(self.config.node));
         // A home that had the object dropped meanwhile had taken the seal: the put was stored, and then removed.
         match self.retract(now, unreported) {
             Some(stored) => Reported::Done(stored),
             None => Reported::Failed { error, withdrawal },
         }
     }
+}
+
+/// What is said of a put if the homes did not answer its report.
+fn undecided(error: ServiceError) -> ServiceError {
+    let message = format!(
+        "{}; whether the put is stored is not known: repeat it with the same put id",
+        error.message
+    );
+    ServiceError { message, ..error }
 }
 
 fn unexpected(answer: &HomeAnswer) -> ServiceError {

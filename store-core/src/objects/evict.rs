@@ -3,11 +3,11 @@
 //! *In the background*, between two watermarks: [`Holder::evict_some`] lets objects go in the order of a [`SecondChance`]. *For a request* that no node has room for
 //! otherwise: [`Holder::make_room`] lets those go whose going costs least of all that would make one hole for it.
 //!
-//! Nothing goes that is in use by a transfer of the owner's, that a home may not know of yet, or that is pinned. What is pinned softly goes for requests, if
+//! Nothing goes that is in use by a transfer of the owner's, of which the homes are just being told, or that is pinned. What is pinned softly goes for requests, if
 //! nothing else makes a hole, and only so.
 
 use super::hole::{Hole, HoleSearch, Run, cheaper};
-use super::region::{Object, Record, RegionId, Standing, State};
+use super::region::{Object, Record, RegionId, Report, Standing, State};
 use super::segment::{Segment, occupied_bytes};
 use super::{Holder, SegmentTable, record_in};
 use crate::eviction::SecondChance;
@@ -196,9 +196,9 @@ impl Eviction {
     }
 }
 
-/// Whether nobody needs the object to be there: neither a transfer, nor its put, of which a home may not know yet.
+/// Whether nobody needs the object to be there: neither a transfer, nor its put, which is under way.
 fn may_go(record: &Record, object: &Object) -> bool {
-    record.holds == 0 && object.is_reported
+    record.holds == 0 && object.report != Report::UnderWay
 }
 
 impl<T: SegmentTable> Holder<T> {

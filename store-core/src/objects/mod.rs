@@ -16,7 +16,7 @@
 //! | | [`Holder::yield_to`] (the key has an object) | over, the region is freed |
 //! | [`Unreported`]; now tell the homes | [`Holder::report`] | over, the outcome is remembered |
 //! | | [`Holder::retract`] (they do not take it) | over, the region is freed |
-//! | | [`Holder::retract_unless_asked`] (no answer) | over, the region is freed unless a home asked for it |
+//! | | [`Holder::keep_unanswered`] (no answer) | over, the object stays, the put is not known to be stored |
 //! | [`Unverified`] or [`Verified`] | [`Holder::abandon`] | over, the region is freed |
 //!
 //! A commit that is begun ends by one of these calls and by nothing else: neither time nor the end of the session ends

@@ -1,6 +1,6 @@
 //! Reading, looking up, listing and removing sealed objects.
 
-use super::region::Record;
+use super::region::{Record, Report};
 use super::{HoldError, Holder, RegionId, SegmentTable};
 use crate::time::Time;
 use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
@@ -114,8 +114,8 @@ impl<T: SegmentTable> Holder<T> {
     /// the put is told so, also once the object is gone.
     fn home_knows(&mut self, now: Time, region: RegionId) {
         let object = self.record_mut(region).and_then(Record::object_mut);
-        if let Some(object) = object.filter(|object| !object.is_reported) {
-            object.is_reported = true;
+        if let Some(object) = object.filter(|object| object.report != Report::Taken) {
+            object.report = Report::Taken;
             let (outcome, key_hash) = (object.outcome(), object.key_hash);
             let put_id = outcome.committed.version.put_id;
             self.outcomes.remember(now, put_id, key_hash, outcome);

@@ -104,8 +104,18 @@ pub(super) struct Object {
     pub(super) standing: Standing,
     /// One home decided alone that it is the key's.
     pub(super) degraded: bool,
-    /// Whether a home is known to know of it. Before that the put is not answered.
-    pub(super) is_reported: bool,
+    pub(super) report: Report,
+}
+
+/// Whether homes know of an object that was sealed. Before that its put is not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// They are being told.
+    UnderWay,
+    /// They were told and did not answer: they may know of it. Who repeats the put has them told again.
+    Unanswered,
+    /// One is known to know of it.
+    Taken,
 }
 
 /// What keeps an object from being evicted, if anything does.

@@ -286,6 +286,25 @@ fn a_withdrawal_of_a_late_try_does_not_make_homes_forget_that_the_put_was_stored
 }
 
 #[test]
+fn a_withdrawal_of_a_late_try_does_not_make_homes_forget_a_stored_put_whose_holder_has_died() {
+    let mut cluster = Cluster::new(3);
+    let first = cluster.store(FIRST, key(1), 1, 0);
+    cluster.restart(0);
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), None);
+    }
+    // The second is asked while the first does not answer, and then the first.
+    for (home, answers) in [(SECOND, false), (FIRST, true)] {
+        cluster.home_answers[FIRST] = answers;
+        assert_eq!(cluster.call(home, key(1), withdrawn(1, 1)), done(false));
+    }
+    cluster.store(FIRST, key(1), 2, 2);
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), propose(1, 1, 1)), exists(first, false));
+    }
+}
+
+#[test]
 fn homes_and_holder_agree_on_a_put_whose_object_comes_to_light_when_it_is_beaten() {
     let mut cluster = Cluster::new(3);
     assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());

@@ -240,7 +240,7 @@ fn a_failed_put_is_not_remembered_and_can_be_tried_again() {
 }
 
 #[test]
-fn an_object_whose_report_is_lost_stays_only_if_a_home_has_asked_for_it() {
+fn an_object_whose_report_is_not_answered_stays_and_who_repeats_its_put_has_it_reported_again() {
     for asked in [false, true] {
         let (mut holder, _) = holder(&[(1 << 20, 4)]);
         fill(&mut holder, at(0), reserve_spec(1, "k", 100));
@@ -250,15 +250,37 @@ fn an_object_whose_report_is_lost_stays_only_if_a_home_has_asked_for_it() {
         if asked {
             assert!(holder.confirm(Time::ZERO, hash("k"), version(1)));
         }
-        assert_eq!(holder.retract_unless_asked(at(0), unreported), !asked);
-        assert_eq!(holder.lookup(&name("k")).is_some(), asked);
-        let again = holder.begin_commit(at(0), commit_spec(1, "k", 100));
-        assert_eq!(
-            matches!(again, Ok(CommitStep::Done(done)) if done.outcome == PutOutcome::Stored),
-            asked
-        );
+        holder.keep_unanswered(unreported);
+        assert!(holder.lookup(&name("k")).is_some());
+        // The put is repeated, and what it reserved for that is not needed.
+        fill(&mut holder, at(0), reserve_spec(1, "k", 100));
+        let again = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+        assert_eq!(holder.account().reservations, 0);
+        match again {
+            CommitStep::Done(done) if asked => assert_eq!(done.outcome, PutOutcome::Stored),
+            CommitStep::Report(unreported) if !asked => {
+                let third = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+                assert!(matches!(third, CommitStep::Wait), "the second is under way: {third:?}");
+                assert_eq!(holder.report(at(0), unreported).outcome, PutOutcome::Stored);
+            }
+            other => panic!("asked: {asked}, {other:?}"),
+        }
         holder.check_invariants();
     }
+}
+
+#[test]
+fn other_bytes_than_those_whose_report_was_not_answered_are_refused() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    fill(&mut holder, at(0), reserve_spec(1, "k", 100));
+    let verified = verified(&mut holder, 1, "k", 100);
+    let unreported = holder.seal(verified, ACCEPTED, 0);
+    holder.keep_unanswered(unreported);
+    let mut other = commit_spec(1, "k", 100);
+    other.checksums = checksums(100, 2);
+    assert_eq!(holder.begin_commit(at(0), other).unwrap_err(), CommitError::OtherBytes);
+    let same = holder.begin_commit(at(0), commit_spec(1, "k", 100));
+    assert!(matches!(same, Ok(CommitStep::Report(_))), "{same:?}");
 }
 
 #[test]
@@ -292,10 +314,7 @@ fn a_put_whose_report_comes_to_nothing_is_stored_if_a_home_has_had_its_object_dr
             let stored = holder.retract(at(0), unreported).unwrap();
             assert_eq!((stored.outcome, stored.version), (PutOutcome::Stored, version(1)));
         } else {
-            assert!(
-                !holder.retract_unless_asked(at(0), unreported),
-                "nothing is to be withdrawn"
-            );
+            holder.keep_unanswered(unreported);
         }
         let again = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
         assert!(matches!(again, CommitStep::Done(done) if done.outcome == PutOutcome::Stored));

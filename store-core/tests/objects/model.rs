@@ -21,11 +21,19 @@ impl Put {
     }
 }
 
+/// Whether homes know of a sealed object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    UnderWay,
+    Unanswered,
+    Taken,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Reserved,
     Committing,
-    Sealed { stored: Committed, is_reported: bool },
+    Sealed { stored: Committed, report: Report },
     Held,
 }
 
@@ -86,7 +94,7 @@ impl Region {
 impl Region {
     /// Whether it holds an object that may be evicted, for a request or, if that is not so, in the background.
     pub(crate) fn may_go(&self, for_request: bool) -> bool {
-        let is_there = matches!(self.state, State::Sealed { is_reported: true, .. });
+        let is_there = matches!(&self.state, State::Sealed { report, .. } if *report != Report::UnderWay);
         let may_be = match self.pin {
             Pinned::No => true,
             Pinned::Softly { .. } => for_request,
@@ -120,6 +128,8 @@ pub(crate) enum ModelStep {
     Wait,
     /// The commit began; these pieces are unknown.
     Verify(RegionId, Vec<u64>),
+    /// This object's homes are to be told again.
+    Report(RegionId, Outcome),
     UnknownPut,
     /// The first byte that was not written.
     Unwritten(u64),
@@ -149,10 +159,10 @@ impl Model {
         self.regions.iter().filter(is_reserved).find(|region| region.put == put)
     }
 
-    /// The object of a key, how its put ended, and whether a home is known to know it.
-    pub(crate) fn sealed(&self, key: u8) -> Option<(&Region, Committed, bool)> {
+    /// The object of a key, how its put ended, and whether homes know it.
+    pub(crate) fn sealed(&self, key: u8) -> Option<(&Region, Committed, Report)> {
         self.regions.iter().find_map(|region| match region.state {
-            State::Sealed { stored, is_reported } if region.put.key == key => Some((region, stored, is_reported)),
+            State::Sealed { stored, report } if region.put.key == key => Some((region, stored, report)),
             _ => None,
         })
     }
@@ -309,12 +319,12 @@ impl Model {
         self.outcomes.iter().find(known).map(|(.., outcome)| *outcome)
     }
 
-    /// How a put ended, or is about to: then that is not reported.
-    pub(crate) fn ended(&self, of: Put) -> Option<(Outcome, bool)> {
-        let remembered = self.outcome(of).map(|outcome| (outcome, true));
+    /// How a put ended, or is about to, and how far its report is.
+    pub(crate) fn ended(&self, of: Put) -> Option<(Outcome, Report)> {
+        let remembered = self.outcome(of).map(|outcome| (outcome, Report::Taken));
         remembered.or_else(|| {
-            let (region, stored, is_reported) = self.sealed(of.key)?;
-            (stored.version.put_id == put(of.put_id)).then_some(((stored, region.len_bytes), is_reported))
+            let (region, stored, report) = self.sealed(of.key)?;
+            (stored.version.put_id == put(of.put_id)).then_some(((stored, region.len_bytes), report))
         })
     }
 
@@ -326,8 +336,8 @@ impl Model {
         {
             return ModelStep::Wait;
         }
-        if let Some((outcome, is_reported)) = self.ended(of) {
-            if !is_reported {
+        if let Some((outcome, report)) = self.ended(of) {
+            if report == Report::UnderWay {
                 return ModelStep::Wait;
             }
             let (ended, len_bytes) = outcome;
@@ -335,11 +345,15 @@ impl Model {
                 self.give_up(region.id, Some(EndReason::NotNeeded));
                 committed(region.len_bytes) == committed(len_bytes)
             });
-            return if is_same {
-                ModelStep::Done(ended)
-            } else {
-                ModelStep::OtherBytes
-            };
+            if !is_same {
+                return ModelStep::OtherBytes;
+            }
+            if report == Report::Taken {
+                return ModelStep::Done(ended);
+            }
+            let id = self.sealed(of.key).expect("it says how the put ended").0.id;
+            self.set_report(id, Report::UnderWay);
+            return ModelStep::Report(id, outcome);
         }
         let Some(region) = reserved else {
             return ModelStep::UnknownPut;
@@ -367,11 +381,17 @@ impl Model {
     pub(crate) fn home_knows(&mut self, id: RegionId) {
         let region = self.region(id).unwrap();
         let of = region.put;
-        if let State::Sealed { stored, is_reported } = &mut region.state
-            && !std::mem::replace(is_reported, true)
+        if let State::Sealed { stored, report } = &mut region.state
+            && std::mem::replace(report, Report::Taken) != Report::Taken
         {
             let outcome = (*stored, region.len_bytes);
             self.remember(of, outcome);
+        }
+    }
+
+    pub(crate) fn set_report(&mut self, id: RegionId, to: Report) {
+        if let State::Sealed { report, .. } = &mut self.region(id).unwrap().state {
+            *report = to;
         }
     }
 
@@ -380,7 +400,7 @@ impl Model {
         let older = self.sealed(key).map(|(region, ..)| region.id);
         self.region(id).unwrap().state = State::Sealed {
             stored,
-            is_reported: false,
+            report: Report::UnderWay,
         };
         self.ended.push((id, EndReason::Sealed));
         if let Some(older) = older {

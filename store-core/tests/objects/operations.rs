@@ -1,7 +1,7 @@
 //! Random operations on the holder and on its model: every answer and every account must agree.
 
 use crate::fixture::{CLUSTER, checksums, commit_spec, holder_with, name, owner, piece_checksum, put, reserve_spec};
-use crate::model::{Model, ModelStep, Outcome, Pinned, Put, State, Write};
+use crate::model::{Model, ModelStep, Outcome, Pinned, Put, Report, State, Write};
 use crate::operation::{Advance, Operation, operation};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
@@ -240,6 +240,10 @@ impl Run {
             (Err(CommitError::Unwritten { offset_bytes, .. }), ModelStep::Unwritten(expected)) => {
                 assert_eq!(offset_bytes, expected);
             }
+            (Ok(CommitStep::Report(unreported)), ModelStep::Report(id, outcome)) => {
+                assert_eq!(unreported.version(), outcome.0.version);
+                self.commits.push((Token::Unreported(unreported, outcome), id, put));
+            }
             (answer, expected) => panic!("{answer:?} where the model says {expected:?}"),
         }
     }
@@ -329,9 +333,9 @@ impl Run {
                 }
             }
             Advance::Unanswered => {
-                assert_eq!(self.holder.retract_unless_asked(now, unreported), known.is_none());
+                self.holder.keep_unanswered(unreported);
                 if is_here && known.is_none() {
-                    self.model.give_up(id, None);
+                    self.model.set_report(id, Report::Unanswered);
                 }
             }
             Advance::Well { .. } | Advance::Yield { .. } => {
@@ -340,8 +344,8 @@ impl Run {
                     self.model.remember(of, outcome);
                 }
                 if let Some(region) = self.model.region(id).filter(|_| is_here) {
-                    let (stored, is_reported) = (outcome.0, true);
-                    region.state = State::Sealed { stored, is_reported };
+                    let (stored, report) = (outcome.0, Report::Taken);
+                    region.state = State::Sealed { stored, report };
                 }
             }
         }

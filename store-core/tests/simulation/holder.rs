@@ -32,6 +32,13 @@ fn sum(put_id: PutId) -> u64 {
     u64::from_le_bytes(put_id.to_bytes()[..8].try_into().unwrap())
 }
 
+/// How far a commit has come when it begins.
+enum Begun {
+    Verified(Verified),
+    Sealed(Unreported),
+    Done(Committed),
+}
+
 impl Sim {
     /// Sets a region aside here.
     pub(crate) fn reserve(&self, me: usize, ask: ReserveAsk) -> KeyResult<RegionId> {
@@ -108,8 +115,9 @@ impl Sim {
     /// A put's commit: check the bytes, ask the homes, seal, tell the homes, and only then answer.
     pub(crate) async fn commit(&self, me: usize, put_id: PutId, key: usize, deadline: Time) -> KeyResult<Committed> {
         let verified = match self.begin_commit(me, put_id, key, deadline).await? {
-            Ok(verified) => verified,
-            Err(committed) => return Ok(committed),
+            Begun::Verified(verified) => verified,
+            Begun::Sealed(unreported) => return self.report(me, key, unreported, deadline).await,
+            Begun::Done(committed) => return Ok(committed),
         };
         let answer = self.decide(me, key, verified.proposal(), deadline).await;
         self.tell(|| format!("{me} proposed {put_id}: {answer:?}"));
@@ -122,7 +130,10 @@ impl Sim {
             proposed
         });
         match proposed {
-            Proposed::Sealed(unreported) => self.report(me, key, unreported, deadline).await,
+            Proposed::Sealed(unreported) => {
+                self.note_sealed(me, key, &unreported);
+                self.report(me, key, unreported, deadline).await
+            }
             Proposed::Over(committed) => Ok(committed),
             Proposed::Failed { error, withdrawal } => {
                 self.withdraw(me, key, withdrawal);
@@ -131,14 +142,8 @@ impl Sim {
         }
     }
 
-    /// The commit is begun and its bytes are right, or it has its outcome.
-    async fn begin_commit(
-        &self,
-        me: usize,
-        put_id: PutId,
-        key: usize,
-        deadline: Time,
-    ) -> KeyResult<Result<Verified, Committed>> {
+    /// The commit is begun and its bytes are right, or its object was sealed before, or it has its outcome.
+    async fn begin_commit(&self, me: usize, put_id: PutId, key: usize, deadline: Time) -> KeyResult<Begun> {
         loop {
             let ended = Slot::new();
             let step = self.with(|world| {
@@ -158,7 +163,8 @@ impl Sim {
                 step
             });
             match step? {
-                CommitStep::Done(committed) => return Ok(Err(committed)),
+                CommitStep::Done(committed) => return Ok(Begun::Done(committed)),
+                CommitStep::Report(unreported) => return Ok(Begun::Sealed(unreported)),
                 CommitStep::Wait => {}
                 CommitStep::Verify(unverified) => {
                     let verified = self.with(|world| {
@@ -168,7 +174,7 @@ impl Sim {
                         process.settle();
                         verified
                     });
-                    return Ok(Ok(verified?));
+                    return Ok(Begun::Verified(verified?));
                 }
             }
             if self.clock(me) >= deadline {
@@ -185,9 +191,9 @@ impl Sim {
         }
     }
 
-    async fn report(&self, me: usize, key: usize, unreported: Unreported, deadline: Time) -> KeyResult<Committed> {
+    fn note_sealed(&self, me: usize, key: usize, unreported: &Unreported) {
         let version = unreported.version();
-        let object = self.with(|world| {
+        self.with(|world| {
             let hash = world.keys[key].hash;
             let life = world.nodes[me].life;
             let replica = world
@@ -198,10 +204,17 @@ impl Sim {
                 .replicas[0];
             let object = Object::new(key, version, me, life, replica.generation, world.now);
             promises::sealed(world, &object);
-            world.model.sealed(object)
+            world.model.sealed(object);
         });
         self.tell(|| format!("{me} sealed {version} for key {key}"));
+    }
+
+    async fn report(&self, me: usize, key: usize, unreported: Unreported, deadline: Time) -> KeyResult<Committed> {
+        let version = unreported.version();
         let report = unreported.report(self.id(me));
+        let HomeEventKind::Sealed { generation, .. } = report else {
+            unreachable!("a seal is reported")
+        };
         let answer = self.decide(me, key, report, deadline).await;
         self.tell(|| format!("{me} reported {version}: {answer:?}"));
         let reported = self.with(|world| {
@@ -212,7 +225,7 @@ impl Sim {
             process.wake_commits();
             if let Reported::Done(committed) = &reported {
                 let at = world.now;
-                world.model.reported(object, at, committed.degraded);
+                world.model.reported(me, generation, at, committed.degraded);
             }
             reported
         });
@@ -226,7 +239,7 @@ impl Sim {
             Reported::Failed { error, withdrawal } => {
                 match withdrawal {
                     Some(withdrawal) => self.withdraw(me, key, withdrawal),
-                    // A home has asked for the object, and may have given the question up: it stays, so it is told.
+                    // The homes may not know of the object: it stays, so they are told of it.
                     None => self.publish(me, key),
                 }
                 Err(error)

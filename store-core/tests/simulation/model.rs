@@ -205,27 +205,31 @@ impl Model {
     }
 
     /// A holder has sealed an object. Answers its number.
-    pub(crate) fn sealed(&mut self, object: Object) -> usize {
+    pub(crate) fn sealed(&mut self, object: Object) {
         let version = object.version;
         if !self.accepted.contains(&(version.epoch.0, version.put_id)) {
             self.violated(format!("{version} was sealed and no home had accepted it"));
         }
         self.objects.push(object);
-        self.objects.len() - 1
     }
 
     /// The put of an object is done.
-    pub(crate) fn reported(&mut self, object: usize, now: u64, degraded: bool) {
-        self.objects[object].reported_at = Some(now);
-        self.objects[object].degraded = degraded;
+    pub(crate) fn reported(&mut self, holder: usize, generation: Generation, now: u64, degraded: bool) {
+        let object = self.object(holder, generation);
+        object.reported_at = Some(now);
+        object.degraded = degraded;
     }
 
     /// A holder has let an object go.
     pub(crate) fn evicted(&mut self, holder: usize, generation: Generation, now: u64) {
+        self.object(holder, generation).evicted_at = Some(now);
+        self.counts.evictions += 1;
+    }
+
+    fn object(&mut self, holder: usize, generation: Generation) -> &mut Object {
         let mut objects = self.objects.iter_mut();
         let object = objects.find(|object| (object.holder, object.generation) == (holder, generation));
-        object.expect("it was sealed").evicted_at = Some(now);
-        self.counts.evictions += 1;
+        object.expect("it was sealed")
     }
 
     pub(crate) fn removal_begins(&mut self, key: usize, coordinator: usize, now: u64) -> usize {
