@@ -91,6 +91,8 @@ pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a look-up goes on asking homes that do not know yet: longer than it takes to find a silent member
 /// unreachable, after which it is not waited for.
 pub const UNKNOWN_WAIT_MAX: Duration = Duration::from_secs(4);
+/// The same while members have different lists, so that homes learn nothing before an operator has mended that.
+pub const REFUSED_WAIT_MAX: Duration = Duration::from_millis(250);
 /// First pause before homes that do not know yet are asked again.
 pub const UNKNOWN_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Longest such pause.

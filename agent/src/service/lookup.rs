@@ -3,7 +3,7 @@
 use super::batch::{NamedKey, Results, group_by};
 use super::check_batch;
 use crate::deciding::Decision;
-use crate::limits::{UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKNOWN_WAIT_MAX};
+use crate::limits::{REFUSED_WAIT_MAX, UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKNOWN_WAIT_MAX};
 use crate::metrics::ReadOutcome;
 use crate::node::Node;
 use futures_util::future::join_all;
@@ -106,13 +106,16 @@ impl Node {
         asks_both: bool,
         deadline: Instant,
     ) -> Vec<(NamedKey, KeyResult<Option<HomeEntry>>)> {
-        let patience = deadline.min(Instant::now() + UNKNOWN_WAIT_MAX);
+        let began = Instant::now();
         let mut pause = UNKNOWN_PAUSE_MIN;
         let mut found = Vec::with_capacity(named.len());
         let mut open = named;
         loop {
             open = self.look_up(open, asks_both, deadline, &mut found).await;
-            if open.is_empty() || Instant::now() + pause >= patience {
+            // A member that refuses another one is not told something else soon.
+            let is_refused = self.peers().refusals().next().is_some();
+            let wait = if is_refused { REFUSED_WAIT_MAX } else { UNKNOWN_WAIT_MAX };
+            if open.is_empty() || Instant::now() + pause >= deadline.min(began + wait) {
                 break;
             }
             tokio::time::sleep(pause).await;
