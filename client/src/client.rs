@@ -10,8 +10,8 @@ use std::future::Future;
 use std::sync::Arc;
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_protocol::message::{
-    ExistsMode, ExistsReply, ExistsRequest, Keep, KeepRequest, KeyResult, KeysRequest, ListReply, ListRequest, Located,
-    NodesReply, Reply, Request, SegmentsReply,
+    ExistsMode, ExistsReply, ExistsRequest, Keep, KeepRequest, KeyResult, ListReply, ListRequest, Located, NodesReply,
+    Reply, Request, SegmentsReply,
 };
 use tenon_protocol::name::Namespace;
 use tokio::time::Instant;
@@ -117,23 +117,6 @@ impl Client {
         Ok(run)
     }
 
-    /// Removes objects; one result per key: whether there was one. `unavailable` means that the removal is decided and not every holder has
-    /// carried it out; repeating it completes it.
-    pub async fn remove(
-        &self,
-        namespace: &Namespace,
-        keys: Vec<String>,
-        deadline: Instant,
-    ) -> Vec<Result<bool, ClientError>> {
-        let service = &self.core.service;
-        per_key("remove", keys, async |keys| {
-            let namespace = namespace.to_string();
-            let request = Request::Remove(KeysRequest { namespace, keys });
-            service.call(request, deadline, reply!(Remove)).await
-        })
-        .await
-    }
-
     /// Marks objects as used, or pins them otherwise; one result per key: whether there was one.
     pub async fn keep(
         &self,
@@ -194,7 +177,7 @@ impl Client {
 }
 
 /// Asks about each key, frame by frame; a frame that fails as a whole fails for each of its keys.
-async fn per_key<T, F>(
+pub(crate) async fn per_key<T, F>(
     kind: &'static str,
     keys: Vec<String>,
     ask: impl Fn(Vec<String>) -> F,

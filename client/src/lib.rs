@@ -7,7 +7,7 @@
 //! * [`Client::put_batch`], [`Client::get_batch`]: many objects, from and to memory of the caller's, one result per key.
 //! * [`Client::put`], [`Client::get`]: one object at once.
 //! * [`Client::put_stream`], [`Client::open`]: one object, piece by piece.
-//! * [`Client::exists`], [`Client::exists_leading_run`], [`Client::remove`], [`Client::keep`], [`Client::locate`], [`Client::stat`], [`Client::list`], [`Client::nodes`],
+//! * [`Client::exists`], [`Client::exists_leading_run`], [`Client::remove`], [`Client::remove_page`], [`Client::keep`], [`Client::locate`], [`Client::stat`], [`Client::list`], [`Client::nodes`],
 //!   [`Client::segments`].
 //!
 //! Two traits stand between these and the world: [`Control`], the questions, and [`Holders`], the ways to move bytes. [`Client::connect`] uses
@@ -34,6 +34,7 @@ mod rdma;
 mod rdma_failures;
 mod read;
 mod remote_holders;
+mod remove;
 mod slot;
 mod time;
 
@@ -50,4 +51,5 @@ pub use rdma::{RdmaPolicy, TransportCounts, Transports};
 pub use read::ObjectInfo;
 pub use read::reader::ObjectReader;
 pub use remote_holders::RemoteHolders;
+pub use remove::RemovedPage;
 pub use time::default_deadline;

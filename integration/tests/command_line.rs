@@ -4,11 +4,14 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tenon_client::{PutItem, PutOptions, default_deadline};
 use tenon_integration::account::{assert_accounts, assert_empty};
 use tenon_integration::binaries::binaries;
 use tenon_integration::cluster::{Cluster, write_private};
 use tenon_integration::node::Node;
 use tenon_integration::payload::{assert_same, payload};
+use tenon_integration::raw::memory_of;
+use tenon_protocol::name::Namespace;
 
 /// Exit codes, as `tenon --help` has them.
 const MISS: i32 = 1;
@@ -251,6 +254,73 @@ fn a_removal_that_a_dead_holder_has_not_confirmed_is_told_as_done_and_by_whom_it
     let expected = serde_json::json!([{ "key": "gone too", "removed": true, "waits_for": holder }]);
     assert_eq!(removed["results"], expected);
     assert_code(&cluster[0].tenon(&["get", "gone"]), MISS);
+    assert_accounts(&cluster);
+}
+
+/// Puts tiny objects at a node, on whichever it takes.
+async fn put_many(cluster: &Cluster, keys: impl Iterator<Item = String>) {
+    let items: Vec<_> = keys
+        .map(|key| PutItem {
+            source: memory_of(key.as_bytes().to_vec()),
+            key,
+        })
+        .collect();
+    let client = cluster[0].client().await;
+    let namespace = Namespace::new(Namespace::DEFAULT).expect("the default namespace");
+    let stored = client
+        .put_batch(&namespace, items, &PutOptions::default(), default_deadline(0))
+        .await;
+    assert!(stored.iter().all(Result::is_ok), "{stored:?}");
+}
+
+/// The first is more than one page of a listing.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_begins_with_a_prefix_is_removed_and_nothing_else() {
+    let cluster = Cluster::start(3);
+    put_many(&cluster, (0..1100).map(|index| format!("a/{index}"))).await;
+    put_many(&cluster, ["a", "ab", "b/1"].into_iter().map(String::from)).await;
+    cluster[2]
+        .http()
+        .put_object_on("a/on another", b"bytes", cluster[2].id());
+    let removed = json(&cluster[1].tenon(&["--json", "rm", "--prefix", "a/"]));
+    let expected = serde_json::json!({ "removed": 1101, "failed": [], "complete": true, "missing": [] });
+    assert_eq!(removed, expected);
+    let left = json(&cluster[2].tenon(&["--json", "ls"]));
+    let left: Vec<&str> = left["entries"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .filter_map(|entry| entry["key"].as_str())
+        .collect();
+    assert_eq!(left, ["a", "ab", "b/1"]);
+    // Neither is a forgotten prefix the whole namespace, nor do keys and a prefix go together.
+    for arguments in [&["rm"][..], &["rm", "--prefix", "a", "b/1"]] {
+        assert_code(&cluster[0].tenon(arguments), USAGE);
+    }
+    let whole = cluster[0].tenon(&["rm", "--prefix", ""]);
+    assert_eq!(String::from_utf8_lossy(&whole.stdout), "removed 3 objects\n");
+    assert_empty(&cluster);
+}
+
+#[test]
+fn a_removal_of_a_prefix_says_which_nodes_did_not_say_what_they_hold() {
+    let mut cluster = Cluster::start(3);
+    cluster[0].http().put_object_on("p/here", b"bytes", cluster[0].id());
+    cluster[0].http().put_object_on("p/dead", b"bytes", cluster[2].id());
+    cluster[2].kill9();
+    let removed = cluster[0].tenon(&["--json", "rm", "--prefix", "p/"]);
+    assert_code(&removed, UNAVAILABLE);
+    let told: Value = serde_json::from_slice(&removed.stdout).expect("JSON");
+    assert_eq!(
+        (&told["removed"], &told["complete"]),
+        (&1.into(), &false.into()),
+        "{told}"
+    );
+    assert_eq!(
+        told["missing"],
+        serde_json::json!([cluster[2].id().to_string()]),
+        "{told}"
+    );
     assert_accounts(&cluster);
 }
 

@@ -55,7 +55,7 @@ pub(super) enum Command {
     /// List keys
     Ls(Ls),
     /// Remove objects
-    Rm(Keys),
+    Rm(Rm),
     /// Mark objects as used, as a get does
     Touch(Keys),
     /// Keep objects from being evicted
@@ -122,6 +122,16 @@ pub(super) struct Ls {
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = LIST_ENTRIES_DEFAULT, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) limit: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Rm {
+    /// The objects' keys
+    #[arg(required_unless_present = "prefix", num_args = 1..=KEYS_MAX, value_name = "KEY")]
+    pub(super) keys: Vec<String>,
+    /// All that begin with this instead; "" is the whole namespace
+    #[arg(long, value_name = "PREFIX", conflicts_with = "keys")]
+    pub(super) prefix: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

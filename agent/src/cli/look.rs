@@ -1,7 +1,8 @@
 //! The commands that move no objects: `ls`, `rm`, `stat`, `nodes` and `segments`.
 
-use super::args::{Keys, Ls};
+use super::args::{Ls, Rm};
 use super::failure::Failure;
+use super::progress;
 use super::report::Report;
 use super::session::Session;
 use super::text;
@@ -60,18 +61,69 @@ fn not_answering(nodes: &[NodeId], what: &str) -> Vec<Failure> {
 }
 
 /// Removes objects.
-pub(super) async fn rm(session: &Session, rm: Keys) -> Result<Report, Failure> {
+pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
     let namespace = session.namespace()?;
     let client = session.connect().await?;
-    let removed = client.remove(&namespace, rm.keys.clone(), session.deadline(0)).await;
-    let silent: Vec<String> = (rm.keys.iter().zip(&removed))
+    match rm.prefix {
+        Some(prefix) => rm_prefix(session, &client, &namespace, &prefix).await,
+        None => rm_keys(session, &client, &namespace, rm.keys).await,
+    }
+}
+
+/// Removes all that begin with a prefix, page by page; each page has its own deadline.
+async fn rm_prefix(session: &Session, client: &Client, namespace: &Namespace, prefix: &str) -> Result<Report, Failure> {
+    let counter = progress::counter("objects removed", session.somebody_looks());
+    let (mut removed, mut failed, mut missing) = (0, Vec::new(), BTreeSet::new());
+    let mut after = None;
+    loop {
+        let page = client
+            .remove_page(namespace, prefix, after, session.deadline(0))
+            .await
+            .map_err(|error| Failure::from(error).while_doing(format_args!("after {removed} objects were removed")))?;
+        removed += page.removed;
+        failed.extend(page.failed);
+        missing.extend(page.missing);
+        counter.set_position(removed);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let missing: Vec<NodeId> = missing.into_iter().collect();
+    let failures = failed
+        .into_iter()
+        .map(|(key, error)| Failure::from(error).while_doing(format_args!("cannot remove {key:?}")));
+    let mut failures: Vec<Failure> = failures.collect();
+    let json = json!({
+        "removed": removed,
+        "failed": failures.iter().map(Failure::json).collect::<Vec<_>>(),
+        "complete": missing.is_empty(),
+        "missing": missing,
+    });
+    failures.extend(not_answering(&missing, "what it holds is not removed"));
+    Ok(Report {
+        text: format!("removed {removed} objects\n"),
+        json,
+        failures,
+        remark: None,
+    })
+}
+
+async fn rm_keys(
+    session: &Session,
+    client: &Client,
+    namespace: &Namespace,
+    keys: Vec<String>,
+) -> Result<Report, Failure> {
+    let removed = client.remove(namespace, keys.clone(), session.deadline(0)).await;
+    let silent: Vec<String> = (keys.iter().zip(&removed))
         .filter(|(_, result)| matches!(result, Err(ClientError::Unavailable { node: Some(_), .. })))
         .map(|(key, _)| key.clone())
         .collect();
-    let gone = gone(session, &client, &namespace, silent).await;
+    let gone = gone(session, client, namespace, silent).await;
     let mut report = Report::default();
     let mut results = Vec::new();
-    for (key, result) in rm.keys.into_iter().zip(removed) {
+    for (key, result) in keys.into_iter().zip(removed) {
         match result {
             Ok(true) => {
                 report.text.push_str(&format!("removed {key:?}\n"));

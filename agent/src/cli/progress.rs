@@ -17,6 +17,19 @@ pub(super) fn bar(len_bytes: u64, somebody_looks: bool) -> ProgressBar {
     bar
 }
 
+/// How many there are so far, on standard error, where somebody looks.
+pub(super) fn counter(what: &'static str, somebody_looks: bool) -> ProgressBar {
+    if !somebody_looks {
+        return ProgressBar::hidden();
+    }
+    let counter =
+        ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_finish(ProgressFinish::AndClear);
+    if let Ok(style) = ProgressStyle::with_template("{human_pos} {msg}, {per_sec}") {
+        counter.set_style(style);
+    }
+    counter.with_message(what)
+}
+
 /// Whether anybody looks at standard error.
 pub(super) fn stderr_is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stderr())

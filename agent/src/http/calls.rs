@@ -259,6 +259,79 @@ pub(super) async fn remove(
     }))
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageQuery {
+    /// Named also where it is empty: nobody removes a whole namespace by leaving something out.
+    prefix: String,
+    after: Option<String>,
+    limit: Option<u32>,
+    timeout_ms: Option<u64>,
+}
+
+/// What became of a page of keys that were to be removed.
+#[derive(Debug, Serialize)]
+pub(super) struct RemovedPage {
+    removed: usize,
+    failed: Vec<FailedKey>,
+    next: Option<String>,
+    complete: bool,
+    missing: Vec<NodeId>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedKey {
+    key: String,
+    error: OwnedError,
+}
+
+/// `DELETE /v1/objects` and `DELETE /v1/namespaces/{namespace}/objects`: of a page of the keys that begin so.
+pub(super) async fn remove_page(
+    State(front): State<Front>,
+    Query(asked): Query<PageQuery>,
+    uri: Uri,
+) -> Result<Json<RemovedPage>, ApiError> {
+    let namespace = path::namespace(&uri)?.to_string();
+    let deadline = Patience::new(asked.timeout_ms)?.deadline(0);
+    let request = ServiceRequest::List(ListRequest {
+        namespace: namespace.clone(),
+        prefix: asked.prefix,
+        after: asked.after,
+        limit: asked.limit.unwrap_or(LIST_ENTRIES_MAX),
+    });
+    let Reply::List(listed) = front.call(deadline, request).await? else {
+        return Err(ApiError::unexpected_reply());
+    };
+    let keys: Vec<String> = listed.entries.into_iter().map(|entry| entry.key).collect();
+    let mut page = RemovedPage {
+        removed: 0,
+        failed: Vec::new(),
+        next: keys.last().filter(|_| listed.more).cloned(),
+        complete: listed.complete,
+        missing: listed.missing,
+    };
+    if keys.is_empty() {
+        return Ok(Json(page));
+    }
+    let request = ServiceRequest::Remove(KeysRequest {
+        namespace,
+        keys: keys.clone(),
+    });
+    let Reply::Remove(removed) = front.call(deadline, request).await? else {
+        return Err(ApiError::unexpected_reply());
+    };
+    for (key, removed) in keys.into_iter().zip(removed) {
+        match removed {
+            Ok(was_there) => page.removed += usize::from(was_there),
+            Err(error) => page.failed.push(FailedKey {
+                key,
+                error: OwnedError(error),
+            }),
+        }
+    }
+    Ok(Json(page))
+}
+
 /// `POST /v1/keep`.
 pub(super) async fn keep(
     State(front): State<Front>,

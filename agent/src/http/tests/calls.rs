@@ -5,8 +5,8 @@ use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::message::{
-    Committed, ExistsReply, ListReply, LocateReply, Located, NodeRef, PutOutcome, Replica, Reply, Request, Reservation,
-    ReserveReply, ReservedRegion,
+    Committed, ExistsReply, ListEntry, ListReply, LocateReply, Located, NodeRef, PutOutcome, Replica, Reply, Request,
+    Reservation, ReserveReply, ReservedRegion,
 };
 
 use super::client::Answer;
@@ -210,6 +210,64 @@ async fn many_keys_can_be_removed_at_once() {
         .post("/v1/remove", r#"{"namespace":"default","keys":["a","b"]}"#)
         .await;
     assert_eq!(removed.json(), json!({"items": [{"ok": true}, {"ok": false}]}));
+}
+
+#[tokio::test]
+async fn a_page_of_what_begins_with_a_prefix_can_be_removed() {
+    let front = Served::start().await;
+    let entry = |key: &str| ListEntry {
+        key: key.to_owned(),
+        len_bytes: 1,
+        version: VERSION,
+        holders: vec![HOLDER],
+        sealed_unix_ms: 0,
+    };
+    let listed = ListReply {
+        entries: vec![entry("a/1"), entry("a/2"), entry("a/3")],
+        more: true,
+        complete: false,
+        missing: vec![HOLDER],
+    };
+    let removed = vec![
+        Ok(true),
+        Ok(false),
+        Err(ServiceError::unavailable(HOLDER, "it holds the object")),
+    ];
+    let replies = [Reply::List(listed), Reply::Remove(removed)];
+    front.node.replies.lock().extend(replies);
+    let page = front
+        .ask(
+            "DELETE",
+            "/v1/namespaces/n/objects?prefix=a%2F&after=a%2F0&limit=3",
+            &[],
+            b"",
+        )
+        .await;
+    assert_eq!(page.status, 200);
+    let page = page.json();
+    assert_eq!((&page["removed"], &page["next"]), (&json!(1), &json!("a/3")), "{page}");
+    assert_eq!(
+        (&page["complete"], &page["missing"]),
+        (&json!(false), &json!([HOLDER])),
+        "{page}"
+    );
+    assert_eq!(page["failed"][0]["key"], "a/3", "{page}");
+    assert_eq!(page["failed"][0]["error"]["code"], "unavailable", "{page}");
+    let Request::Remove(call) = last_call(&front) else {
+        panic!("keys were removed")
+    };
+    assert_eq!((call.namespace.as_str(), call.keys.len()), ("n", 3));
+}
+
+#[tokio::test]
+async fn a_removal_without_a_prefix_is_refused() {
+    let front = Served::start().await;
+    for path in ["/v1/objects", "/v1/objects?after=a", "/v1/objects?prefix=a&what=b"] {
+        front
+            .ask("DELETE", path, &[], b"")
+            .await
+            .expect_error(400, "invalid_argument");
+    }
 }
 
 #[tokio::test]

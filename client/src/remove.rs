@@ -1,0 +1,72 @@
+//! Removals: of keys, and of everything under a prefix.
+
+use crate::{Client, ClientError};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::limits::LIST_ENTRIES_MAX;
+use tenon_protocol::message::{KeysRequest, Reply, Request};
+use tenon_protocol::name::Namespace;
+use tokio::time::Instant;
+
+/// What became of a page of keys that were to be removed.
+#[derive(Debug, Default)]
+pub struct RemovedPage {
+    /// How many objects were removed.
+    pub removed: u64,
+    /// Keys whose objects may be there still, and why; see [`Client::remove`] for what `unavailable` means.
+    pub failed: Vec<(String, ClientError)>,
+    /// After which key to go on; `None` if this was the last page.
+    pub next: Option<String>,
+    /// Nodes that did not say what they hold: that was not removed.
+    pub missing: Vec<NodeId>,
+}
+
+impl Client {
+    /// Removes objects; one result per key: whether there was one. `unavailable` means that the removal is decided and not every holder has
+    /// carried it out; repeating it completes it.
+    pub async fn remove(
+        &self,
+        namespace: &Namespace,
+        keys: Vec<String>,
+        deadline: Instant,
+    ) -> Vec<Result<bool, ClientError>> {
+        let service = &self.core.service;
+        crate::client::per_key("remove", keys, async |keys| {
+            let namespace = namespace.to_string();
+            let request = Request::Remove(KeysRequest { namespace, keys });
+            let removed = |reply| match reply {
+                Reply::Remove(removed) => Ok(removed),
+                other => Err(other),
+            };
+            service.call(request, deadline, removed).await
+        })
+        .await
+    }
+
+    /// Removes the first page of the keys that begin with `prefix` and come after `after`, in byte order: what they have when it is their turn. A
+    /// whole prefix, or with an empty one a whole namespace, is removed by going on until there is no next page: each is a short
+    /// call, so that others are served in between, and who stops in the middle has removed what was answered so.
+    pub async fn remove_page(
+        &self,
+        namespace: &Namespace,
+        prefix: &str,
+        after: Option<String>,
+        deadline: Instant,
+    ) -> Result<RemovedPage, ClientError> {
+        let listed = self.list(namespace, prefix, after, LIST_ENTRIES_MAX, deadline).await?;
+        let keys: Vec<String> = listed.entries.into_iter().map(|entry| entry.key).collect();
+        let next = keys.last().filter(|_| listed.more).cloned();
+        let mut page = RemovedPage {
+            next,
+            missing: listed.missing,
+            ..RemovedPage::default()
+        };
+        let removed = self.remove(namespace, keys.clone(), deadline).await;
+        for (key, removed) in keys.into_iter().zip(removed) {
+            match removed {
+                Ok(was_there) => page.removed += u64::from(was_there),
+                Err(error) => page.failed.push((key, error)),
+            }
+        }
+        Ok(page)
+    }
+}
