@@ -40,6 +40,10 @@ fn a_typo_or_an_invalid_value_is_fatal_and_named_with_its_line() {
             &["placement.strategy", "best", ":2"],
         ),
         (
+            "[placement]\nstrategy = \"fragmentation_aware\"\n",
+            &["placement.strategy", "no effect", "placement.fallback", ":2"],
+        ),
+        (
             "[timeouts]\nheartbeat_ms = -1\n",
             &["timeouts.heartbeat_ms", "-1", ":2"],
         ),

@@ -206,6 +206,14 @@ pub enum Problem {
         /// The other timeout.
         unreachable_after_ms: u64,
     },
+    /// A setting that another one leaves without effect.
+    #[error("this has no effect with {other} = {value:?}: leave one of them out")]
+    NoEffect {
+        /// The other setting.
+        other: String,
+        /// Its value.
+        value: String,
+    },
     /// A list that would not be used.
     #[error("cluster.members is used with view = \"static\" only, and view is {view:?}")]
     MembersUnused {

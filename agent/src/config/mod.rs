@@ -163,6 +163,23 @@ pub struct PlacementConfig {
     pub fallback: Fallback,
 }
 
+impl PlacementConfig {
+    /// Whether it matters how full this node is.
+    pub(crate) fn uses_local_until(&self) -> bool {
+        self.affinity == Affinity::Local
+    }
+
+    /// Whether the strategy matters.
+    pub(crate) fn uses_strategy(&self) -> bool {
+        !self.uses_fallback() || self.fallback.uses_strategy()
+    }
+
+    /// Whether the fallback matters.
+    pub(crate) fn uses_fallback(&self) -> bool {
+        self.strategy.uses_fallback()
+    }
+}
+
 /// Whether and when a node evicts objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvictionConfig {

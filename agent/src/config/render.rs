@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::validate::{NO_SOCKET, huge_pages_name, names};
-use super::{Backing, Config, SegmentConfig, ViewConfig, size};
+use super::{Backing, Config, PlacementConfig, SegmentConfig, ViewConfig, size};
 
 #[derive(Serialize)]
 struct Tables {
@@ -63,9 +63,12 @@ struct Segment {
 #[derive(Serialize)]
 struct Placement {
     affinity: String,
-    local_until_percent: u8,
-    strategy: String,
-    fallback: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_until_percent: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strategy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -117,12 +120,7 @@ pub(super) fn render(config: &Config) -> String {
             advertise: listen.advertise.map(|address| address.to_string()),
         },
         segments: config.segments.iter().map(segment).collect(),
-        placement: Placement {
-            affinity: config.placement.affinity.to_string(),
-            local_until_percent: config.placement.local_until_percent,
-            strategy: config.placement.strategy.to_string(),
-            fallback: config.placement.fallback.to_string(),
-        },
+        placement: placement(config.placement),
         eviction: Eviction {
             policy: names::eviction(config.eviction.policy),
             from_percent: config.eviction.watermarks.from_percent,
@@ -148,6 +146,22 @@ pub(super) fn render(config: &Config) -> String {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Only what has an effect: the others would be refused.
+fn placement(config: PlacementConfig) -> Placement {
+    let PlacementConfig {
+        affinity,
+        local_until_percent,
+        strategy,
+        fallback,
+    } = config;
+    Placement {
+        affinity: affinity.to_string(),
+        local_until_percent: config.uses_local_until().then_some(local_until_percent),
+        strategy: config.uses_strategy().then(|| strategy.to_string()),
+        fallback: config.uses_fallback().then(|| fallback.to_string()),
+    }
 }
 
 fn cluster(config: &Config) -> Cluster {

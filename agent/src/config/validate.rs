@@ -26,7 +26,7 @@ use super::error::{ConfigError, ConfigErrors, Problem};
 use super::host::Host;
 use super::merge::Settings;
 use super::secret::SecretError;
-use super::source::Sourced;
+use super::source::{Origin, Sourced};
 use super::{
     ClusterConfig, Config, EvictionConfig, EvictionPolicy, LogConfig, LogFormat, Member, PlacementConfig, RdmaConfig,
     Secret, SecretSource, Timeouts, ViewConfig, secret,
@@ -289,13 +289,35 @@ impl Check<'_> {
     }
 
     fn placement(&mut self) -> PlacementConfig {
-        let local_until_percent = self.number(&self.settings.local_until_percent, 0, 100);
-        PlacementConfig {
-            affinity: self.named(&self.settings.affinity),
+        let settings = self.settings;
+        let local_until_percent = self.number(&settings.local_until_percent, 0, 100);
+        let config = PlacementConfig {
+            affinity: self.named(&settings.affinity),
             local_until_percent: u8::try_from(local_until_percent).unwrap_or(100),
-            strategy: self.named(&self.settings.strategy),
-            fallback: self.named(&self.settings.fallback),
+            strategy: self.named(&settings.strategy),
+            fallback: self.named(&settings.fallback),
+        };
+        if !config.uses_local_until() {
+            self.no_effect(&settings.local_until_percent, &settings.affinity);
         }
+        if !config.uses_fallback() {
+            self.no_effect(&settings.fallback, &settings.strategy);
+        } else if !config.uses_strategy() {
+            self.no_effect(&settings.strategy, &settings.fallback);
+        }
+        config
+    }
+
+    /// Refuses a setting that somebody wrote and that another one leaves without effect.
+    fn no_effect<T: std::fmt::Debug>(&mut self, setting: &Sourced<T>, other: &Sourced<String>) {
+        if setting.origin == Origin::Default {
+            return;
+        }
+        let problem = Problem::NoEffect {
+            other: other.key.clone(),
+            value: other.value.clone(),
+        };
+        self.refuse(setting, problem);
     }
 
     fn eviction(&mut self) -> EvictionConfig {

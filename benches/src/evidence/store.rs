@@ -17,36 +17,35 @@ use crate::report::Samples;
 const HOLDER: usize = 0;
 const ASKED: usize = 1;
 
-/// How a node chooses among its segments, by the names of its configuration.
+/// How a node chooses among its segments, by the settings of its configuration that have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variant {
     pub(super) name: &'static str,
-    strategy: &'static str,
-    fallback: &'static str,
+    settings: &'static str,
 }
 
 impl Variant {
-    const fn new(name: &'static str, strategy: &'static str, fallback: &'static str) -> Self {
-        Self {
-            name,
-            strategy,
-            fallback,
-        }
+    const fn new(name: &'static str, settings: &'static str) -> Self {
+        Self { name, settings }
     }
 
-    pub(super) const DEFAULT: Self = Self::new("default", "free_ratio_first", "indexed");
-    pub(super) const BLIND: Self = Self::new("blind", "free_ratio_first", "blind");
-    pub(super) const FIT_AWARE: Self = Self::new("fit_aware", "free_ratio_first", "fit_aware");
+    pub(super) const DEFAULT: Self = Self::new("default", "fallback = \"indexed\"");
+    pub(super) const BLIND: Self = Self::new("blind", "strategy = \"free_ratio_first\"\nfallback = \"blind\"");
+    pub(super) const FIT_AWARE: Self =
+        Self::new("fit_aware", "strategy = \"free_ratio_first\"\nfallback = \"fit_aware\"");
 
     /// All of them, those that are compared in pairs first.
     pub(super) const ALL: [Self; 7] = [
         Self::DEFAULT,
         Self::BLIND,
         Self::FIT_AWARE,
-        Self::new("random", "random", "blind"),
-        Self::new("fragmentation_aware", "fragmentation_aware", "blind"),
-        Self::new("retry_control", "retry_control", "blind"),
-        Self::new("best_fit", "best_fit", "blind"),
+        Self::new("random", "strategy = \"random\""),
+        Self::new(
+            "fragmentation_aware",
+            "strategy = \"fragmentation_aware\"\nfallback = \"blind\"",
+        ),
+        Self::new("retry_control", "strategy = \"retry_control\""),
+        Self::new("best_fit", "strategy = \"best_fit\""),
     ];
 }
 
@@ -88,10 +87,8 @@ pub(super) struct Store {
 impl Store {
     /// Starts a holder with so many segments that places by `variant`, and the node that is asked.
     pub(super) fn start(variant: Variant, segments: usize, segment_bytes: u64) -> Result<Self> {
-        let more_config = format!(
-            "\n[placement]\nstrategy = \"{}\"\nfallback = \"{}\"\n\n[eviction]\npolicy = \"off\"\n",
-            variant.strategy, variant.fallback
-        );
+        let settings = variant.settings;
+        let more_config = format!("\n[placement]\n{settings}\n\n[eviction]\npolicy = \"off\"\n");
         let holder = NodeSpec {
             segment: Segment {
                 bytes: segment_bytes,

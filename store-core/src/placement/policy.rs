@@ -42,6 +42,14 @@ impl Strategy {
     }
 }
 
+impl Strategy {
+    /// Whether it has use for a [`Fallback`]; the others have a way of their own.
+    #[must_use]
+    pub fn uses_fallback(self) -> bool {
+        matches!(self, Self::FreeRatioFirst | Self::FragmentationAware)
+    }
+}
+
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -97,6 +105,14 @@ impl FromStr for Fallback {
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         names::choose("placement fallback", name, &Self::ALL, Self::name)
+    }
+}
+
+impl Fallback {
+    /// Whether it has use for what the [`Strategy`] chooses first.
+    #[must_use]
+    pub fn uses_strategy(self) -> bool {
+        self != Self::Indexed
     }
 }
 

@@ -196,11 +196,36 @@ fn every_listed_name_is_taken() {
         "retry_control",
         "best_fit",
     ] {
+        let only = format!("[placement]\nstrategy = \"{strategy}\"\n");
+        let is_alone = !["free_ratio_first", "fragmentation_aware"].contains(&strategy);
+        if is_alone {
+            assert!(loaded(&only).to_toml().contains(strategy));
+        }
         for fallback in ["blind", "fit_aware", "indexed"] {
-            let text = format!("[placement]\nstrategy = \"{strategy}\"\nfallback = \"{fallback}\"\n");
-            assert!(loaded(&text).to_toml().contains(strategy));
+            let text = format!("{only}fallback = \"{fallback}\"\n");
+            if is_alone {
+                let said = [&*format!("no effect with placement.strategy = \"{strategy}\"")];
+                assert_refused(&text, 3, &format!("placement.fallback = \"{fallback}\""), &said);
+            } else if fallback == "indexed" {
+                let said = ["no effect with placement.fallback = \"indexed\""];
+                assert_refused(&text, 2, &format!("placement.strategy = \"{strategy}\""), &said);
+                assert_refused(&only, 2, &format!("placement.strategy = \"{strategy}\""), &said);
+            } else {
+                assert!(loaded(&text).to_toml().contains(strategy));
+                assert!(loaded(&text).to_toml().contains(fallback));
+            }
         }
     }
+    for fallback in ["blind", "fit_aware", "indexed"] {
+        let text = format!("[placement]\nfallback = \"{fallback}\"\n");
+        assert!(loaded(&text).to_toml().contains(fallback));
+    }
+    assert_refused(
+        "[placement]\naffinity = \"spread\"\nlocal_until_percent = 70\n",
+        3,
+        "placement.local_until_percent = 70",
+        &["no effect with placement.affinity = \"spread\""],
+    );
     assert_eq!(loaded("[log]\nformat = \"json\"").log.format, LogFormat::Json);
 }
 
@@ -260,7 +285,7 @@ fn what_would_be_used_is_itself_a_configuration_that_gives_the_same() {
     ) + "[listen]\nadvertise = \"127.0.0.1:7601\"\nunix = \"off\"\n\
          [[segments]]\nsize = \"3MiB\"\nhuge_pages = \"off\"\n\
          [[segments]]\nsize = \"1TiB\"\nfile = \"/dev/hugepages/f\"\nslots = 7\n\
-         [placement]\nstrategy = \"random\"\nfallback = \"blind\"\n\
+         [placement]\naffinity = \"spread\"\nstrategy = \"random\"\n\
          [timeouts]\ndrain_ms = 17\n[log]\nformat = \"json\"\nlevel = \"trace\"\n";
     for text in [&text, ""] {
         let first = loaded(text).to_toml();
