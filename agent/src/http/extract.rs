@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::error::ApiError;
 use super::path;
+use super::strict::Strict;
 use crate::limits::CALL_TIMEOUT_MS_MAX;
 
 /// A query string as a struct. Its type refuses unknown keys.
@@ -82,21 +83,21 @@ impl TimeLimit {
 }
 
 /// A message from its JSON form. Keys that the message does not have are refused: they would be typing errors without
-/// effect.
+/// effect. So are keys that are given twice, and arrays in the place of objects, whose values would be taken in an order that may change.
 pub(super) fn message<T: DeserializeOwned + serde::Serialize>(json: &[u8]) -> Result<T, ApiError> {
     let refuse = |reason: String| ApiError::new(ErrorCode::MalformedRequest, reason);
-    let given: Value =
-        serde_json::from_slice(json).map_err(|error| refuse(format!("the body is not JSON: {error}")))?;
+    let Strict(given) = serde_json::from_slice(json)
+        .map_err(|error| refuse(format!("the body is not JSON as it should be: {error}")))?;
     let message = T::deserialize(&given).map_err(|error| refuse(format!("the body is no such request: {error}")))?;
     let understood = serde_json::to_value(&message).map_err(|error| refuse(error.to_string()))?;
-    match first_unknown("", &given, &understood) {
+    match first_fault("", &given, &understood) {
         None => Ok(message),
-        Some(path) => Err(refuse(format!("the body has the unknown field {path:?}"))),
+        Some(fault) => Err(refuse(fault)),
     }
 }
 
-/// The path of a key that was given and not understood.
-fn first_unknown(path: &str, given: &Value, understood: &Value) -> Option<String> {
+/// What was given and not understood, or only by chance.
+fn first_fault(path: &str, given: &Value, understood: &Value) -> Option<String> {
     match (given, understood) {
         (Value::Object(given), Value::Object(understood)) => given.iter().find_map(|(key, value)| {
             let path = if path.is_empty() {
@@ -105,15 +106,19 @@ fn first_unknown(path: &str, given: &Value, understood: &Value) -> Option<String
                 format!("{path}.{key}")
             };
             match understood.get(key) {
-                None => Some(path),
-                Some(understood) => first_unknown(&path, value, understood),
+                None => Some(format!("the body has the unknown field {path:?}")),
+                Some(understood) => first_fault(&path, value, understood),
             }
         }),
         (Value::Array(given), Value::Array(understood)) => given
             .iter()
             .zip(understood)
             .enumerate()
-            .find_map(|(index, (given, understood))| first_unknown(&format!("{path}[{index}]"), given, understood)),
+            .find_map(|(index, (given, understood))| first_fault(&format!("{path}[{index}]"), given, understood)),
+        (Value::Array(_), Value::Object(_)) => Some(format!("the body has an array for the object {path:?}")),
+        (Value::Object(_), Value::String(name)) => {
+            Some(format!("the body has an object for {path:?}, which is {name:?}"))
+        }
         _ => None,
     }
 }
@@ -121,7 +126,7 @@ fn first_unknown(path: &str, given: &Value, understood: &Value) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenon_protocol::message::ReserveRequest;
+    use tenon_protocol::message::{Keep, KeepRequest, Pin, ReserveRequest};
 
     const RESERVE: &str = r#"{"namespace":"default","put_id":"0123456789abcdef0123456789abcdef",
         "items":[{"key":"a","len_bytes":1}],"options":{"ttl_ms":7}}"#;
@@ -144,6 +149,37 @@ mod tests {
         assert!(refusal(&json).contains("options.ttl"), "{}", refusal(&json));
         let json = RESERVE.replace("\"key\":\"a\"", "\"key\":\"a\",\"colour\":1");
         assert!(refusal(&json).contains("items[0].colour"), "{}", refusal(&json));
+    }
+
+    #[test]
+    fn fields_that_are_given_twice_are_refused() {
+        for (once, twice) in [
+            ("\"ttl_ms\":7", "\"ttl_ms\":7,\"ttl_ms\":7"),
+            ("\"len_bytes\":1", "\"len_bytes\":2,\"len_bytes\":1"),
+        ] {
+            let said = refusal(&RESERVE.replace(once, twice));
+            assert!(said.contains("given twice"), "{said}");
+        }
+    }
+
+    #[test]
+    fn arrays_are_no_objects() {
+        let item = r#"{"key":"a","len_bytes":1}"#;
+        let said = refusal(&RESERVE.replace(item, r#"["a",1]"#));
+        assert!(
+            said.contains("an array for the object") && said.contains("items[0]"),
+            "{said}"
+        );
+        let whole = r#"["default","0123456789abcdef0123456789abcdef",[{"key":"a","len_bytes":1}],{}]"#;
+        refusal(whole);
+        let keep = |keep: &str| {
+            let json = format!(r#"{{"namespace":"default","keys":["a"],"keep":{keep}}}"#);
+            message::<KeepRequest>(json.as_bytes()).map(|request| request.keep)
+        };
+        assert_eq!(keep(r#""touch""#).unwrap(), Keep::Touch);
+        assert_eq!(keep(r#"{"pin":"hard"}"#).unwrap(), Keep::Pin(Pin::Hard));
+        assert!(keep(r#"{"touch":null}"#).is_err());
+        assert!(keep(r#"{"pin":{"hard":null}}"#).is_err());
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod puts;
 mod range;
 mod refusal;
 mod routes;
+mod strict;
 #[cfg(test)]
 mod tests;
 
