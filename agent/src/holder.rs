@@ -24,7 +24,7 @@ use tenon_protocol::message::{
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_protocol::placement::DryRunPlace;
 use tenon_store_core::objects::{
-    CommitSpec, CommitStep, EndReason, Evicted, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed,
+    CommitSpec, CommitStep, DryRun, EndReason, Evicted, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed,
     ReadHold, RegionId, Reported, ReserveError, ReserveSpec, Reserved, SealPlan, SegmentSpec, SegmentTable,
     SegmentUsage, Tellable, Unreported, Unverified, Verified, WouldPlace, WriteHold,
 };
@@ -177,15 +177,31 @@ impl HolderDriver {
     }
 
     /// Where objects of these lengths would be placed now.
-    pub(crate) fn dry_run(&self, lens_bytes: &[u64]) -> Vec<KeyResult<DryRunPlace>> {
-        let places = self.core.lock().dry_run(&mut rand::rng(), lens_bytes);
+    pub(crate) fn dry_run(&self, lens_bytes: &[u64]) -> (Vec<KeyResult<DryRunPlace>>, NodeHint) {
+        let DryRun { places, hint } = self.core.lock().dry_run(&mut rand::rng(), lens_bytes);
         let told = |place: WouldPlace| DryRunPlace {
             node: self.node,
             segment: place.segment,
             offset_bytes: place.offset_bytes,
             segments_asked: place.segments_asked,
         };
-        places.into_iter().map(|place| Ok(place.map(told)?)).collect()
+        (places.into_iter().map(|place| Ok(place.map(told)?)).collect(), hint)
+    }
+
+    /// Why objects of these lengths would not be placed now, each by itself; `None` of those that might be. Nothing is set aside.
+    pub(crate) fn look(&self, lens_bytes: &[u64]) -> Vec<Option<ServiceError>> {
+        let refusals: Vec<Option<ReserveError>> = {
+            let (mut core, mut rng) = (self.core.lock(), rand::rng());
+            lens_bytes
+                .iter()
+                .map(|&len_bytes| core.look(&mut rng, len_bytes))
+                .collect()
+        };
+        for error in refusals.iter().flatten() {
+            self.count_failure(error);
+        }
+        let told = |refusal: Option<ReserveError>| refusal.map(ServiceError::from);
+        refusals.into_iter().map(told).collect()
     }
 
     /// A part of what a segment is used for; `None` if it is not mounted.
@@ -289,7 +305,7 @@ impl HolderDriver {
                 self.metrics
                     .allocation_failed(AllocationFailure::of_stop_reason(&numbers.stop_reason));
             }
-            ReserveError::TooLarge { .. } => self.metrics.allocation_failed(AllocationFailure::TooLarge),
+            ReserveError::TooLarge(_) => self.metrics.allocation_failed(AllocationFailure::TooLarge),
             _ => {}
         }
     }

@@ -86,6 +86,9 @@ pub const SESSION_END_RELAY: Duration = Duration::from_secs(5);
 /// How long room that a put does not need is given back to another node. Where that does not arrive, it runs out by
 /// itself.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most nodes that are asked to evict for one call, one after the other. The first that has as many evictable bytes as are needed nearly always
+/// makes a hole; a cluster in which so many do not is full of pins.
+pub const EVICTION_QUESTIONS_MAX: usize = 32;
 /// How long homes are told of a proposal that was given up. Where that does not arrive, they ask the holder.
 pub const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a look-up goes on asking homes that do not know yet: longer than it takes to find a silent member

@@ -369,6 +369,30 @@ impl Node {
         }
     }
 
+    /// Asks a member why it would not set regions of these lengths aside, and for its room; `None` of those that it might.
+    pub(crate) async fn look(
+        &self,
+        node: NodeId,
+        lens_bytes: Vec<u64>,
+        deadline: Instant,
+    ) -> Result<(Vec<Option<ServiceError>>, FitHint), ServiceError> {
+        let call = MemberRequest::Look { lens_bytes };
+        match self
+            .peers
+            .call(node, call, deadline, "it was asked for its room")
+            .await?
+        {
+            MemberReply::Look { refusals, hint } if hint.is_sound() => {
+                self.rooms.hear(node, &hint);
+                Ok((refusals, hint))
+            }
+            _ => Err(ServiceError::new(
+                ErrorCode::Internal,
+                "a member answered another question than it was asked",
+            )),
+        }
+    }
+
     /// What this node says of itself to a member once per heartbeat.
     pub(crate) fn heartbeat(&self, member: NodeId) -> Heartbeat {
         Heartbeat {

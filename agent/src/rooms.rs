@@ -141,6 +141,18 @@ impl Rooms {
         self.on(plan, Event::Answered { node, items, hint })
     }
 
+    /// A node has been looked at, and has this room.
+    pub(crate) fn looked(
+        &self,
+        plan: &mut NodePlan,
+        node: NodeIndex,
+        items: Vec<(usize, bool)>,
+        hint: &FitHint,
+    ) -> Vec<Action> {
+        let hint = heard(hint);
+        self.on(plan, Event::Looked { node, items, hint })
+    }
+
     pub(crate) fn outcomes(&self, plan: &NodePlan) -> Vec<ItemOutcome> {
         plan.outcomes(&self.0.lock().table)
     }
@@ -172,7 +184,7 @@ mod tests {
     fn first_asked(rooms: &Rooms, len_bytes: u64) -> Vec<NodeId> {
         let mut plan = NodePlan::new(&[PlanItem { len_bytes, replicas: 1 }]).unwrap();
         let asked = rooms.start(&mut plan).into_iter().filter_map(|action| match action {
-            Action::Reserve { node, .. } => Some(rooms.id(node)),
+            Action::Reserve { node, .. } | Action::Look { node, .. } => Some(rooms.id(node)),
             _ => None,
         });
         let asked = asked.collect();

@@ -232,10 +232,7 @@ impl From<ServiceError> for ClientError {
                 message,
                 no_space: Some(numbers),
                 ..
-            } => Self::NoSpace {
-                numbers: Box::new(numbers),
-                message,
-            },
+            } => Self::NoSpace { numbers, message },
             error => Self::Service(error),
         }
     }
@@ -246,7 +243,7 @@ impl From<ClientError> for ServiceError {
         match error {
             ClientError::Service(error) => error,
             ClientError::NoSpace { numbers, message } => Self {
-                no_space: Some(*numbers),
+                no_space: Some(numbers),
                 ..Self::new(ErrorCode::NoSpace, message)
             },
             error => Self {
@@ -270,6 +267,7 @@ mod tests {
             largest_free_bytes: 3,
             evictable_bytes: 4,
             held_bytes: 5,
+            largest_segment_bytes: 10,
             entries_looked_at: 6,
             stop_reason: "all looked at".into(),
         };

@@ -137,6 +137,7 @@ fn a_put_that_no_node_can_hold_fails_in_numbers_through_every_interface() {
         "largest_free_bytes": 4 * MIB,
         "evictable_bytes": 0,
         "held_bytes": 0,
+        "largest_segment_bytes": 64 * MIB,
         "entries_looked_at": 3,
         "stop_reason": "nothing_fits",
     });
@@ -153,6 +154,51 @@ fn a_put_that_no_node_can_hold_fails_in_numbers_through_every_interface() {
     assert!(cluster[1].metric("tenon_allocation_failures_total{reason=\"nothing_fits\"}") >= 2.0);
     assert!(cluster[0].metric("tenon_placement_failures_total{code=\"no_space\"}") >= 2.0);
     assert_accounts(&cluster);
+}
+
+/// Reserves room for one object; the error if there is none.
+fn reserve(node: &Node, key: &str, len_bytes: usize) -> Option<Value> {
+    let items = json!([{ "key": key, "len_bytes": len_bytes }]);
+    let request = json!({ "namespace": "default", "put_id": new_put_id(), "items": items });
+    let answer = node.http().post("/v1/reserve", &request).expect(200).json();
+    answer["items"][0].get("error").cloned()
+}
+
+#[test]
+fn nodes_whose_segments_are_all_too_short_tell_their_numbers_too() {
+    let cluster = Cluster::start_with(&ClusterOptions {
+        nodes: 3,
+        more_config: "[eviction]\npolicy = \"off\"\n".into(),
+        config_of: vec![String::new(), "[[segments]]\nsize = \"96MiB\"\n".into()],
+        ..ClusterOptions::default()
+    });
+    let asked = &cluster[0];
+    let error = reserve(asked, "too large", 100 * MIB).expect("no segment is as long");
+    assert_eq!(error["code"], "object_too_large");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.ends_with(&format!("which has {}", 96 * MIB)), "{message}");
+    let numbers = &error["no_space"];
+    let told = ["asked_bytes", "free_bytes", "largest_segment_bytes"].map(|number| numbers[number].clone());
+    assert_eq!(
+        told,
+        [100 * MIB, (3 * 64 + 96) * MIB, 96 * MIB].map(Value::from),
+        "{numbers}"
+    );
+    assert_eq!(numbers["stop_reason"], "too_large");
+    assert_eq!(reserve(asked, "first", 80 * MIB), None, "the long segment holds it");
+    let error = reserve(asked, "second", 80 * MIB).expect("and nothing else");
+    assert_eq!(error["code"], "no_space");
+    let numbers = &error["no_space"];
+    let told = [
+        "free_bytes",
+        "largest_free_bytes",
+        "largest_segment_bytes",
+        "entries_looked_at",
+    ]
+    .map(|number| numbers[number].clone());
+    let expected = [(3 * 64 + 16) * MIB, 64 * MIB, 96 * MIB, 4].map(Value::from);
+    assert_eq!(told, expected, "those of all nodes: {numbers}");
+    assert_eq!(numbers["stop_reason"], "all_nodes_refused");
 }
 
 #[test]
@@ -232,6 +278,31 @@ fn a_dry_run_explains_a_decision_and_sets_nothing_aside() {
 }
 
 #[test]
+fn the_objects_of_a_dry_run_lie_beside_each_other() {
+    let cluster = Cluster::start_without_eviction(3);
+    let asked = &cluster[0];
+    for node in cluster.nodes() {
+        fill(asked, node);
+    }
+    let played = dry_run(asked, &[3 * MIB; 4]);
+    let items = played["items"].as_array().expect("items");
+    let mut holders: Vec<&str> = items.iter().filter_map(|item| item["ok"]["node"].as_str()).collect();
+    holders.sort_unstable();
+    holders.dedup();
+    assert_eq!(holders.len(), 3, "one hole on each node: {played}");
+    let refused: Vec<&Value> = items.iter().filter_map(|item| item.get("error")).collect();
+    assert_eq!(refused.len(), 1, "and none for the fourth: {played}");
+    assert_eq!(refused[0]["code"], "no_space");
+    for item in 0..3 {
+        assert_eq!(reserve(asked, &format!("real/{item}"), 3 * MIB), None);
+    }
+    assert_eq!(
+        reserve(asked, "real/3", 3 * MIB).expect("as was said")["code"],
+        "no_space"
+    );
+}
+
+#[test]
 fn a_map_has_every_byte_of_a_segment_once() {
     let cluster = Cluster::start_without_eviction(2);
     let http = cluster[0].http();
@@ -246,9 +317,12 @@ fn a_map_has_every_byte_of_a_segment_once() {
         let path = format!("/v1/segments/1/map?limit=2&from_bytes={from_bytes}&node={node}");
         cluster[1].http().get(&path).expect(200).json()
     };
+    let state = |answer: &Value| (answer["incarnation"].as_u64(), answer["version"].as_u64());
+    let first = state(&page(&json!(0)));
     let (mut runs, mut next_bytes) = (Vec::new(), json!(0));
     while !next_bytes.is_null() {
         let answer = page(&next_bytes);
+        assert_eq!(state(&answer), first, "pages of one map");
         let found = answer["runs"].as_array().expect("runs").clone();
         assert!(found.len() <= 2);
         runs.extend(found);
@@ -263,9 +337,57 @@ fn a_map_has_every_byte_of_a_segment_once() {
         end_bytes += run["len_bytes"].as_u64().expect("a number");
     }
     assert_eq!(end_bytes, 64 << 20);
+    http.put_object("map/later", &payload(7, 100));
+    let later = state(&page(&json!(0)));
+    assert!(later.0 == first.0 && later.1 > first.1, "{first:?} and then {later:?}");
     let ratio = cluster[0].metric("tenon_segment_fragmentation_ratio{segment=\"1\"}");
     assert!((0.02..0.05).contains(&ratio), "{ratio}");
     http.get("/v1/segments/9/map").expect_error(404, "unknown_segment");
     http.get("/v1/segments/x/map").expect_error(400, "invalid_argument");
+    assert_accounts(&cluster);
+}
+
+/// As many puts at the same time as there are holes that hold one: each finds its own, whatever the others ask meanwhile. Those that are asked have none
+/// themselves, and what they know of the others is old.
+#[test]
+fn of_as_many_puts_as_there_is_room_for_none_is_refused() {
+    const ROUNDS: usize = 150;
+    const ASKED: usize = 2;
+    const PUTS: usize = 3;
+    let cluster = Cluster::start_without_eviction(ASKED + PUTS);
+    for (index, node) in cluster.nodes().iter().enumerate() {
+        let left = if index < ASKED { 0 } else { 2 * MIB };
+        let key = format!("filler/{}", node.id());
+        cluster[0]
+            .http()
+            .put_object_on(&key, &payload(9, 64 * MIB - left), node.id());
+    }
+    let bytes = payload(1, MIB + MIB / 2);
+    let put = |round: usize, index: usize| {
+        let key = Http::object_path(&format!("round {round}/{index}"));
+        let answer = cluster[index % ASKED].http().put(&key, &bytes);
+        (key, answer)
+    };
+    let mut refused = Vec::new();
+    for round in 0..ROUNDS {
+        let put = &put;
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let puts: Vec<_> = (0..PUTS).map(|index| scope.spawn(move || put(round, index))).collect();
+            puts.into_iter().map(|put| put.join().expect("a put")).collect()
+        });
+        for (key, answer) in answers {
+            if answer.status / 100 == 2 {
+                assert_eq!(cluster[0].http().delete(&key).status / 100, 2);
+            } else {
+                refused.push((round, answer.error()));
+            }
+        }
+    }
+    assert!(
+        refused.is_empty(),
+        "{} of {} were refused: {refused:?}",
+        refused.len(),
+        ROUNDS * PUTS
+    );
     assert_accounts(&cluster);
 }

@@ -101,6 +101,8 @@ pub struct NoSpace {
     pub evictable_bytes: u64,
     /// Bytes of dropped regions that are still in use by the owner's own transfers.
     pub held_bytes: u64,
+    /// Bytes of the largest segment: nothing longer can ever be placed.
+    pub largest_segment_bytes: u64,
     /// Places that were looked at.
     pub entries_looked_at: u32,
     /// Why the search stopped.
@@ -117,8 +119,8 @@ pub struct ServiceError {
     pub message: String,
     /// The node that is meant, with [`ErrorCode::Unavailable`].
     pub node: Option<NodeId>,
-    /// The numbers, with [`ErrorCode::NoSpace`].
-    pub no_space: Option<NoSpace>,
+    /// The numbers, with [`ErrorCode::NoSpace`], and with [`ErrorCode::ObjectTooLarge`] where segments are the reason.
+    pub no_space: Option<Box<NoSpace>>,
 }
 
 impl ServiceError {
@@ -163,8 +165,20 @@ impl ServiceError {
             numbers.stop_reason
         );
         Self {
-            no_space: Some(numbers),
+            no_space: Some(Box::new(numbers)),
             ..Self::new(ErrorCode::NoSpace, message)
+        }
+    }
+
+    /// No segment could ever hold the object.
+    pub fn too_large(numbers: NoSpace) -> Self {
+        let message = format!(
+            "an object of {} bytes is larger than the largest segment, which has {}",
+            numbers.asked_bytes, numbers.largest_segment_bytes
+        );
+        Self {
+            no_space: Some(Box::new(numbers)),
+            ..Self::new(ErrorCode::ObjectTooLarge, message)
         }
     }
 }
@@ -216,6 +230,7 @@ mod tests {
             largest_free_bytes,
             evictable_bytes: 0,
             held_bytes: 0,
+            largest_segment_bytes: 3 << 39,
             entries_looked_at: 2,
             stop_reason: "nothing_fits".into(),
         })

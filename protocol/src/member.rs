@@ -45,6 +45,11 @@ pub enum MemberRequest {
         /// What the client asked.
         request: ReserveRequest,
     },
+    /// Might regions of these lengths be set aside in your own memory, each by itself? Nothing is.
+    Look {
+        /// One per object that is to be put.
+        lens_bytes: Vec<u64>,
+    },
 }
 
 /// Names an event that a home has taken in and not decided yet, for one [`MemberRequest::Later`].
@@ -78,6 +83,13 @@ pub enum MemberReply {
     HandOver(Page),
     /// To [`MemberRequest::Heartbeat`].
     Heartbeat(Box<Heartbeat>),
+    /// To [`MemberRequest::Look`].
+    Look {
+        /// One per length: why no region would be set aside, or none if one might be.
+        refusals: Vec<Option<ServiceError>>,
+        /// The room of the node that answers.
+        hint: FitHint,
+    },
 }
 
 /// What a node says of itself once per heartbeat.

@@ -32,7 +32,8 @@ impl FitHint {
     }
 }
 
-/// Asks where objects of these lengths would be placed now. Nothing is set aside.
+/// Asks where objects of these lengths would be placed now, each beside those before it. Nothing is set aside, and nothing evicted: what would be
+/// placed only by evicting is answered as refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DryRunRequest {
     /// At most [`DRY_RUN_ITEMS_MAX`](crate::limits::DRY_RUN_ITEMS_MAX), placed as one batch.
@@ -60,6 +61,8 @@ pub struct DryRunReply {
     pub steps: Vec<DryRunStep>,
     /// One result per item.
     pub items: Vec<KeyResult<DryRunPlace>>,
+    /// In a member's answer to a member: its room if the objects lay where they would.
+    pub room_after: Option<FitHint>,
 }
 
 /// How a node is configured to place.
@@ -69,7 +72,7 @@ pub struct PlacementPolicy {
     pub affinity: String,
     /// How full in percent the asked node may be and still come first.
     pub local_until_percent: u8,
-    /// Which segment of a node is tried first.
+    /// Which segment of a node is tried first; without effect if the fallback is `indexed`.
     pub strategy: String,
     /// How the others are searched.
     pub fallback: String,
@@ -116,9 +119,9 @@ pub struct DryRunStep {
 pub struct DryRunAnswer {
     /// Where the item stands in the request.
     pub item: u32,
-    /// Where the node would place it.
+    /// Where the node would place it, beside those that it would have been given in earlier steps.
     pub place: Option<DryRunPlace>,
-    /// Why it would not.
+    /// Why it would not. With neither it was looked at and may have room; then a later step asks it.
     pub refusal: Option<ServiceError>,
 }
 
@@ -155,6 +158,10 @@ pub struct SegmentMapReply {
     pub node: NodeId,
     /// Of which segment.
     pub segment: SegmentId,
+    /// In which life of the node.
+    pub incarnation: Incarnation,
+    /// How often what the segment is used for has changed in that life. Pages with the same life and version are parts of one map.
+    pub version: u64,
     /// Payload bytes of the segment.
     pub capacity_bytes: u64,
     /// In the order of their offsets; they adjoin.

@@ -150,7 +150,7 @@ impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
         Self {
             node: error.node,
-            no_space: error.no_space.map(Box::new),
+            no_space: error.no_space,
             ..Self::new(error.code, error.message)
         }
     }
@@ -194,6 +194,7 @@ mod tests {
             largest_free_bytes: 7,
             evictable_bytes: 6,
             held_bytes: 5,
+            largest_segment_bytes: 10,
             entries_looked_at: 4,
             stop_reason: "all looked at".into(),
         };

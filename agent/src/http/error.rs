@@ -132,7 +132,7 @@ impl<'a> From<&'a ServiceError> for ErrorObject<'a> {
             code: error.code,
             message: &error.message,
             node: error.node,
-            no_space: error.no_space.as_ref(),
+            no_space: error.no_space.as_deref(),
         }
     }
 }
@@ -184,6 +184,7 @@ mod tests {
             largest_free_bytes: 7,
             evictable_bytes: 6,
             held_bytes: 5,
+            largest_segment_bytes: 10,
             entries_looked_at: 4,
             stop_reason: "pool_exhausted".into(),
         };

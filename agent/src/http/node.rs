@@ -56,9 +56,9 @@ impl fmt::Debug for NodeBackend {
 /// The client's errors in the service's form, which HTTP shows.
 fn service_error(error: ClientError) -> ServiceError {
     let (code, node, message) = (error.code(), error.node(), error.to_string());
-    let no_space: Option<NoSpace> = match error {
+    let no_space: Option<Box<NoSpace>> = match error {
         ClientError::Service(error) => return error,
-        ClientError::NoSpace { numbers, .. } => Some(*numbers),
+        ClientError::NoSpace { numbers, .. } => Some(numbers),
         _ => None,
     };
     ServiceError {

@@ -168,6 +168,8 @@ labels! {
     RoomAnswer {
         /// It has set it aside.
         Given = "given",
+        /// It may have room, and has set nothing aside.
+        Hopeful = "hopeful",
         /// It has not.
         Refused = "refused",
         /// It did not answer; counted once per question.

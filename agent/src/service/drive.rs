@@ -1,5 +1,6 @@
 //! Drives a plan of `store-core` over the nodes: asks whom it names, tells it the answers, until it is finished.
 
+use super::batch::per_key;
 use crate::rooms::Rooms;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -56,14 +57,20 @@ pub(super) trait Driving {
     /// What a node gives for an item.
     type Given: Send + 'static;
 
-    /// Asks a node.
+    /// Asks a node for room.
     fn ask(&mut self, question: Question) -> BoxFuture<'static, Answer<Self::Given>>;
+
+    /// Asks a node whether it may have room for each item; it sets nothing aside.
+    fn look(&mut self, question: Question) -> BoxFuture<'static, Answer<()>>;
 
     /// Gives up what a node has given for an item, or may have.
     fn release(&mut self, node: NodeId, item: usize);
 
-    /// A question has been answered.
+    /// A question has been answered; not at all if there are no results.
     fn answered(&mut self, question: &Question, results: &[KeyResult<Self::Given>]);
+
+    /// A node has been looked at; it did not answer if there are no results.
+    fn looked(&mut self, question: &Question, results: &[KeyResult<()>]);
 }
 
 /// What has become of an item.
@@ -80,8 +87,8 @@ pub(super) enum Fate<R> {
 pub(super) struct Refusals {
     len_bytes: u64,
     stop: PlanStop,
-    /// What the nodes that were asked have answered.
-    errors: Vec<ServiceError>,
+    /// What the nodes have answered, each once.
+    errors: Vec<(NodeId, ServiceError)>,
     /// One that did not answer.
     silent: Option<NodeId>,
 }
@@ -98,7 +105,13 @@ fn is_refusal(code: ErrorCode) -> bool {
     )
 }
 
-type Asked<R> = BoxFuture<'static, (NodeIndex, Question, Answer<R>)>;
+/// The answer to either kind of question.
+enum Heard<R> {
+    Asked(Answer<R>),
+    Looked(Answer<()>),
+}
+
+type Open<R> = BoxFuture<'static, (NodeIndex, Question, Heard<R>)>;
 
 /// Runs a plan to its end; one fate per item.
 pub(super) async fn drive<D: Driving>(
@@ -108,7 +121,7 @@ pub(super) async fn drive<D: Driving>(
     driving: &mut D,
 ) -> Vec<Fate<D::Given>> {
     let mut answers = Answers::default();
-    let mut questions: FuturesUnordered<Asked<D::Given>> = FuturesUnordered::new();
+    let mut questions: FuturesUnordered<Open<D::Given>> = FuturesUnordered::new();
     let mut actions = rooms.start(&mut plan);
     loop {
         for action in actions {
@@ -117,7 +130,13 @@ pub(super) async fn drive<D: Driving>(
                     let id = rooms.id(node);
                     let question = Question { node: id, items, why };
                     let answer = driving.ask(question.clone());
-                    questions.push(Box::pin(async move { (node, question, answer.await) }));
+                    questions.push(Box::pin(async move { (node, question, Heard::Asked(answer.await)) }));
+                }
+                Action::Look { node, items } => {
+                    let (id, why) = (rooms.id(node), Why::Confirmation);
+                    let question = Question { node: id, items, why };
+                    let answer = driving.look(question.clone());
+                    questions.push(Box::pin(async move { (node, question, Heard::Looked(answer.await)) }));
                 }
                 Action::Release { node, item } => driving.release(rooms.id(node), item),
                 Action::Finish => return answers.fates(rooms.outcomes(&plan)),
@@ -125,19 +144,9 @@ pub(super) async fn drive<D: Driving>(
         }
         actions = tokio::select! {
             biased;
-            Some((node, question, answer)) = questions.next() => match answer.hint {
-                None => {
-                    driving.answered(&question, &[]);
-                    answers.silent = Some(question.node);
-                    rooms.on(&mut plan, Event::Silent { node })
-                }
-                Some(hint) => {
-                    let results = super::batch::per_key(answer.items, question.items.len());
-                    driving.answered(&question, &results);
-                    let items = answers.note(node, &question, results);
-                    rooms.answered(&mut plan, node, items, &hint)
-                }
-            },
+            Some((node, question, heard)) = questions.next() => {
+                answers.take(rooms, &mut plan, driving, (node, &question), heard)
+            }
             () = sleep_until(deadline) => rooms.on(&mut plan, Event::Deadline),
         };
     }
@@ -146,7 +155,7 @@ pub(super) async fn drive<D: Driving>(
 /// What the nodes have answered so far.
 struct Answers<R> {
     given: BTreeMap<(NodeIndex, usize), KeyResult<R>>,
-    refusals: BTreeMap<usize, Vec<ServiceError>>,
+    refusals: BTreeMap<usize, Vec<(NodeId, ServiceError)>>,
     silent: Option<NodeId>,
 }
 
@@ -161,11 +170,69 @@ impl<R> Default for Answers<R> {
 }
 
 impl<R> Answers<R> {
+    /// Tells the plan of an answer; answers what it wants then.
+    fn take<D: Driving<Given = R>>(
+        &mut self,
+        rooms: &Rooms,
+        plan: &mut NodePlan,
+        driving: &mut D,
+        (node, question): (NodeIndex, &Question),
+        heard: Heard<R>,
+    ) -> Vec<Action> {
+        let asked = question.items.len();
+        match heard {
+            Heard::Asked(Answer { hint: None, .. }) => {
+                driving.answered(question, &[]);
+                self.silent = Some(question.node);
+                rooms.on(plan, Event::Silent { node })
+            }
+            Heard::Looked(Answer { hint: None, .. }) => {
+                driving.looked(question, &[]);
+                self.silent = Some(question.node);
+                rooms.on(plan, Event::Silent { node })
+            }
+            Heard::Asked(Answer {
+                hint: Some(hint),
+                items,
+            }) => {
+                let results = per_key(items, asked);
+                driving.answered(question, &results);
+                let items = self.note(node, question, results);
+                rooms.answered(plan, node, items, &hint)
+            }
+            Heard::Looked(Answer {
+                hint: Some(hint),
+                items,
+            }) => {
+                let results = per_key(items, asked);
+                driving.looked(question, &results);
+                let items = self.note_looked(question, results);
+                rooms.looked(plan, node, items, &hint)
+            }
+        }
+    }
+
+    /// Keeps why a node that was looked at has no room; answers for which items it may have some. Where it cannot tell it is asked.
+    fn note_looked(&mut self, question: &Question, results: Vec<KeyResult<()>>) -> Vec<(usize, bool)> {
+        let note = |(&item, result): (&usize, KeyResult<()>)| match result {
+            Err(error) if is_refusal(error.code) => {
+                self.refuse(item, question.node, error);
+                (item, false)
+            }
+            _ => (item, true),
+        };
+        question.items.iter().zip(results).map(note).collect()
+    }
+
+    fn refuse(&mut self, item: usize, node: NodeId, error: ServiceError) {
+        self.refusals.entry(item).or_default().push((node, error));
+    }
+
     /// Keeps the results of a question; answers which items are settled by it.
     fn note(&mut self, node: NodeIndex, question: &Question, results: Vec<KeyResult<R>>) -> Vec<(usize, bool)> {
         let note = |(&item, result): (&usize, KeyResult<R>)| match result {
             Err(error) if is_refusal(error.code) => {
-                self.refusals.entry(item).or_default().push(error);
+                self.refuse(item, question.node, error);
                 (item, false)
             }
             result => {
@@ -203,6 +270,20 @@ impl Refusals {
         }
     }
 
+    /// Whether a node may have room once it has let objects go: it has so many bytes that are free or evictable, as it last said.
+    pub(super) fn may_evict(&self, node: NodeId) -> bool {
+        let may_evict = |numbers: &NoSpace| {
+            let free_then_bytes = numbers.free_bytes.saturating_add(numbers.evictable_bytes);
+            numbers.evictable_bytes > 0
+                && free_then_bytes >= self.len_bytes
+                && numbers.largest_segment_bytes >= self.len_bytes
+        };
+        let of_node = self.errors.iter().filter(|(refusing, _)| *refusing == node);
+        of_node
+            .filter_map(|(_, error)| error.no_space.as_deref())
+            .any(may_evict)
+    }
+
     /// Whether the nodes have refused before the time was over.
     pub(super) fn are_in_time(&self) -> bool {
         self.stop != PlanStop::Deadline
@@ -222,10 +303,13 @@ impl Refusals {
             }
             _ => {}
         }
-        let numbers: Vec<&NoSpace> = self.errors.iter().filter_map(|error| error.no_space.as_ref()).collect();
-        match (sum(&numbers), self.errors.into_iter().next()) {
+        let errors = || self.errors.iter().map(|(_, error)| error);
+        let numbers: Vec<&NoSpace> = errors().filter_map(|error| error.no_space.as_deref()).collect();
+        let is_too_large = errors().all(|error| error.code == ErrorCode::ObjectTooLarge);
+        match (sum(&numbers), self.errors.first()) {
+            (Some(sum), _) if is_too_large => ServiceError::too_large(sum),
             (Some(sum), _) => ServiceError::no_space(sum),
-            (None, Some(error)) => error,
+            (None, Some((_, error))) => error.clone(),
             (None, None) => ServiceError::new(
                 ErrorCode::Draining,
                 "no member takes puts: all are draining or do not answer",
@@ -242,6 +326,7 @@ fn sum(numbers: &[&NoSpace]) -> Option<NoSpace> {
         sum.largest_free_bytes = sum.largest_free_bytes.max(numbers.largest_free_bytes);
         sum.evictable_bytes = sum.evictable_bytes.saturating_add(numbers.evictable_bytes);
         sum.held_bytes = sum.held_bytes.saturating_add(numbers.held_bytes);
+        sum.largest_segment_bytes = sum.largest_segment_bytes.max(numbers.largest_segment_bytes);
         sum.entries_looked_at = sum.entries_looked_at.saturating_add(numbers.entries_looked_at);
         if sum.stop_reason != numbers.stop_reason {
             "all_nodes_refused".clone_into(&mut sum.stop_reason);
@@ -262,19 +347,24 @@ mod tests {
             largest_free_bytes,
             evictable_bytes: 1,
             held_bytes: 2,
+            largest_segment_bytes: 1000,
             entries_looked_at: 3,
             stop_reason: stop_reason.into(),
         }
     }
 
-    fn refused(stop: PlanStop, errors: Vec<ServiceError>) -> ServiceError {
-        let refusals = Refusals {
+    fn refusals(stop: PlanStop, errors: Vec<ServiceError>) -> Refusals {
+        let of_node = |(node, error)| (NodeId::from_bytes([node; 16]), error);
+        Refusals {
             len_bytes: 100,
             stop,
-            errors,
+            errors: (0..).zip(errors).map(of_node).collect(),
             silent: Some(NodeId::from_bytes([7; 16])),
-        };
-        refusals.into_error()
+        }
+    }
+
+    fn refused(stop: PlanStop, errors: Vec<ServiceError>) -> ServiceError {
+        refusals(stop, errors).into_error()
     }
 
     #[test]
@@ -287,9 +377,12 @@ mod tests {
             entries_looked_at: 6,
             ..numbers(120, 60, "all_nodes_refused")
         };
-        assert_eq!((error.code, error.no_space), (ErrorCode::NoSpace, Some(expected)));
+        assert_eq!(
+            (error.code, error.no_space.as_deref()),
+            (ErrorCode::NoSpace, Some(&expected))
+        );
         let one = refused(PlanStop::AllRefused, errors[..1].to_vec());
-        assert_eq!(one.no_space, Some(numbers(50, 20, "nothing_fits")));
+        assert_eq!(one.no_space.as_deref(), Some(&numbers(50, 20, "nothing_fits")));
     }
 
     #[test]
@@ -306,14 +399,54 @@ mod tests {
     }
 
     #[test]
-    fn an_object_too_large_for_some_nodes_has_the_numbers_of_the_others() {
-        let too_large = ServiceError::new(ErrorCode::ObjectTooLarge, "too large");
+    fn an_object_too_large_for_some_nodes_has_the_numbers_of_all_and_the_limit_of_the_largest() {
+        let too_large = |largest_segment_bytes| {
+            ServiceError::too_large(NoSpace {
+                largest_segment_bytes,
+                ..numbers(30, 30, "too_large")
+            })
+        };
+        let all = refused(PlanStop::AllRefused, vec![too_large(40), too_large(90), too_large(50)]);
+        assert_eq!(all.code, ErrorCode::ObjectTooLarge);
+        assert!(
+            all.message.ends_with("larger than the largest segment, which has 90"),
+            "{}",
+            all.message
+        );
+        let told = all.no_space.expect("numbers");
         assert_eq!(
-            refused(PlanStop::AllRefused, vec![too_large.clone()]).code,
-            ErrorCode::ObjectTooLarge
+            (told.free_bytes, told.largest_segment_bytes, told.stop_reason.as_str()),
+            (90, 90, "too_large")
         );
         let no_space = ServiceError::no_space(numbers(50, 20, "nothing_fits"));
-        let error = refused(PlanStop::AllRefused, vec![too_large, no_space]);
-        assert_eq!(error.no_space, Some(numbers(50, 20, "nothing_fits")));
+        let some = refused(PlanStop::AllRefused, vec![too_large(40), no_space]);
+        assert_eq!(some.code, ErrorCode::NoSpace);
+        let told = some.no_space.expect("numbers");
+        assert_eq!(
+            (
+                told.free_bytes,
+                told.largest_free_bytes,
+                told.largest_segment_bytes,
+                told.stop_reason.as_str()
+            ),
+            (80, 30, 1000, "all_nodes_refused")
+        );
+    }
+
+    #[test]
+    fn only_nodes_whose_evictable_bytes_may_make_a_hole_are_asked_to_evict() {
+        let of = |free_bytes, evictable_bytes, largest_segment_bytes| NoSpace {
+            evictable_bytes,
+            largest_segment_bytes,
+            ..numbers(free_bytes, 20, "nothing_fits")
+        };
+        let answers = [of(99, 0, 1000), of(50, 49, 1000), of(50, 50, 1000), of(50, 500, 99)];
+        let mut errors = answers.map(ServiceError::no_space).to_vec();
+        errors.push(ServiceError::new(ErrorCode::Draining, "draining"));
+        let refusals = refusals(PlanStop::AllRefused, errors);
+        let may_evict: Vec<bool> = (0..6)
+            .map(|node| refusals.may_evict(NodeId::from_bytes([node; 16])))
+            .collect();
+        assert_eq!(may_evict, [false, false, true, false, false, false]);
     }
 }

@@ -4,14 +4,17 @@ use super::drive::{Answer, Driving, Fate, Question, drive};
 use super::place::invalid;
 use super::put::unexpected;
 use crate::node::Node;
+use crate::rooms::told;
 use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SegmentId};
 use tenon_protocol::limits::{DRY_RUN_ITEMS_MAX, MAP_RUNS_MAX};
 use tenon_protocol::message::{KeyResult, Reply, Request};
 use tenon_protocol::placement::{
-    DryRunAnswer, DryRunItem, DryRunPlace, DryRunReply, DryRunRequest, DryRunStep, SegmentMapReply, SegmentMapRequest,
+    DryRunAnswer, DryRunItem, DryRunPlace, DryRunReply, DryRunRequest, DryRunStep, FitHint, SegmentMapReply,
+    SegmentMapRequest,
 };
 use tenon_store_core::placement::nodes::{NodePlan, PlanItem};
 use tokio::time::Instant;
@@ -37,6 +40,7 @@ impl Node {
             items: request.items,
             steps: Vec::new(),
             asked: Vec::new(),
+            given: BTreeMap::new(),
         };
         let items = match request.node {
             Some(named) => asking.ask_named(named).await?,
@@ -60,24 +64,29 @@ impl Node {
             nodes,
             steps: asking.steps,
             items,
+            room_after: None,
         })
     }
 
     /// Where objects would lie in this node's own memory.
     pub(super) fn dry_run_own(&self, request: &DryRunRequest) -> Result<DryRunReply, ServiceError> {
         check_items(&request.items)?;
+        let (items, room_after) = self.own_places(&request.items)?;
         Ok(DryRunReply {
             policy: self.placement_policy().clone(),
             nodes: Vec::new(),
             steps: Vec::new(),
-            items: self.own_places(&request.items)?,
+            items,
+            room_after: Some(room_after),
         })
     }
 
-    fn own_places(&self, items: &[DryRunItem]) -> Result<Vec<KeyResult<DryRunPlace>>, ServiceError> {
+    /// Where objects would lie in this node's own memory, and its room then.
+    fn own_places(&self, items: &[DryRunItem]) -> Result<Places, ServiceError> {
         self.check_not_draining()?;
         let lens_bytes: Vec<u64> = items.iter().map(|item| item.len_bytes).collect();
-        Ok(self.holder().dry_run(&lens_bytes))
+        let (places, hint) = self.holder().dry_run(&lens_bytes);
+        Ok((places, told(hint)))
     }
 
     /// What a segment is used for.
@@ -123,6 +132,8 @@ impl Node {
         Ok(SegmentMapReply {
             node: self.id(),
             segment,
+            incarnation: page.incarnation,
+            version: page.version,
             capacity_bytes: page.capacity_bytes,
             runs: page.runs,
             next_bytes: page.next_bytes,
@@ -154,9 +165,22 @@ struct Asking {
     items: Vec<DryRunItem>,
     /// In the order in which they were asked.
     steps: Vec<DryRunStep>,
-    /// The items of each step.
-    asked: Vec<Vec<usize>>,
+    /// The items of each step, and its kind.
+    asked: Vec<(Vec<usize>, Kind)>,
+    /// The items that each node would have been given, those included whose answer is to come. It is asked for them again with each question, so that it
+    /// sees what those before would have taken.
+    given: BTreeMap<NodeId, Vec<usize>>,
 }
+
+/// What a step asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Room,
+    Look,
+}
+
+/// Places of objects, and the room of their node if they lay there.
+type Places = (Vec<KeyResult<DryRunPlace>>, FitHint);
 
 impl Asking {
     async fn ask_named(&mut self, named: NodeId) -> Result<Vec<KeyResult<DryRunPlace>>, ServiceError> {
@@ -164,56 +188,91 @@ impl Asking {
             return Err(self.node.unknown_node(named));
         }
         let all: Vec<usize> = (0..self.items.len()).collect();
-        self.begin_step(named, NAMED, &all);
+        self.begin_step(named, NAMED, &all, Kind::Room);
         let answer = self.ask_node(named, &all).await;
         let results = super::batch::per_key(answer.items, all.len());
-        self.end_step(named, &all, &results);
+        self.end_step(named, &all, Kind::Room, results.iter().map(placed));
         Ok(results)
     }
 
+    /// Asks a node where items would lie beside what it would have been given before.
     fn ask_node(&self, node: NodeId, items: &[usize]) -> BoxFuture<'static, Answer<DryRunPlace>> {
         let (me, deadline) = (Arc::clone(&self.node), self.deadline);
+        let before = self.given.get(&node).map_or(&[][..], Vec::as_slice);
+        let (skipped, all) = (before.len(), before.iter().chain(items));
         let request = DryRunRequest {
-            items: items.iter().map(|&item| self.items[item]).collect(),
+            items: all.map(|&item| self.items[item]).collect(),
             node: Some(node),
         };
         Box::pin(async move {
-            if node == me.id() {
-                return Answer {
-                    hint: Some(me.fit_hint()),
-                    items: me.own_places(&request.items),
-                };
+            let (played, hint) = if node == me.id() {
+                (me.own_places(&request.items), me.fit_hint())
+            } else {
+                let asked = me.on_behalf_hinted(node, None, Request::DryRun(request), deadline);
+                match asked.await {
+                    Ok((reply, hint)) => (places_in(reply, hint), hint),
+                    Err(error) => {
+                        return Answer {
+                            hint: None,
+                            items: Err(error),
+                        };
+                    }
+                }
+            };
+            match played {
+                Ok((mut places, room_after)) => Answer {
+                    hint: Some(room_after),
+                    items: Ok(places.split_off(skipped.min(places.len()))),
+                },
+                Err(error) => Answer {
+                    hint: Some(hint),
+                    items: Err(error),
+                },
             }
-            let asked = me
-                .on_behalf_hinted(node, None, Request::DryRun(request), deadline)
-                .await;
-            Answer::of_member(asked, |reply| match reply {
-                Reply::DryRun(reply) => Ok(reply.items),
-                other => Err(unexpected(&other)),
-            })
         })
     }
 
-    fn begin_step(&mut self, node: NodeId, because: &str, items: &[usize]) {
+    fn begin_step(&mut self, node: NodeId, because: &str, items: &[usize], kind: Kind) {
         self.steps.push(DryRunStep {
             node,
             because: because.to_owned(),
             answers: Vec::new(),
         });
-        self.asked.push(items.to_vec());
+        self.asked.push((items.to_vec(), kind));
     }
 
     /// Answers come in any order.
-    fn end_step(&mut self, node: NodeId, items: &[usize], results: &[KeyResult<DryRunPlace>]) {
-        let answer = |(&item, result): (&usize, &KeyResult<DryRunPlace>)| DryRunAnswer {
+    fn end_step(
+        &mut self,
+        node: NodeId,
+        items: &[usize],
+        kind: Kind,
+        results: impl Iterator<Item = (Option<DryRunPlace>, Option<ServiceError>)>,
+    ) {
+        let answer = |(&item, (place, refusal)): (&usize, (_, _))| DryRunAnswer {
             item: u32::try_from(item).expect("items are bounded"),
-            place: result.as_ref().ok().copied(),
-            refusal: result.as_ref().err().cloned(),
+            place,
+            refusal,
         };
         let mut steps = self.steps.iter_mut().zip(&self.asked);
-        let step = steps.find(|(step, asked)| step.node == node && asked.as_slice() == items);
+        let step = steps.find(|(step, (asked, of_kind))| step.node == node && asked == items && *of_kind == kind);
         let (step, _) = step.expect("answers are to questions that were asked");
         step.answers = items.iter().zip(results).map(answer).collect();
+    }
+}
+
+fn placed(result: &KeyResult<DryRunPlace>) -> (Option<DryRunPlace>, Option<ServiceError>) {
+    (result.as_ref().ok().copied(), result.as_ref().err().cloned())
+}
+
+/// What a member says of its places; `hint` is its room as it is.
+fn places_in(reply: Reply, hint: FitHint) -> Result<Places, ServiceError> {
+    match reply {
+        Reply::DryRun(reply) => {
+            let room_after = reply.room_after.filter(FitHint::is_sound);
+            Ok((reply.items, room_after.unwrap_or(hint)))
+        }
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -221,13 +280,42 @@ impl Driving for Asking {
     type Given = DryRunPlace;
 
     fn ask(&mut self, question: Question) -> BoxFuture<'static, Answer<DryRunPlace>> {
-        self.begin_step(question.node, question.why.as_str(), &question.items);
-        self.ask_node(question.node, &question.items)
+        let Question { node, items, why } = question;
+        self.begin_step(node, why.as_str(), &items, Kind::Room);
+        let answer = self.ask_node(node, &items);
+        self.given.entry(node).or_default().extend(items);
+        answer
+    }
+
+    /// A place that is not found beside those of other items of the question is no reason not to ask for it.
+    fn look(&mut self, question: Question) -> BoxFuture<'static, Answer<()>> {
+        let Question { node, items, why } = question;
+        self.begin_step(node, why.as_str(), &items, Kind::Look);
+        let answer = self.ask_node(node, &items);
+        let lens_bytes: Vec<u64> = items.iter().map(|&item| self.items[item].len_bytes).collect();
+        Box::pin(async move {
+            let Answer { hint, items } = answer.await;
+            let may_fit = |(result, len_bytes): (KeyResult<DryRunPlace>, u64)| match result {
+                Err(error) if hint.is_none_or(|hint| len_bytes > hint.largest_free_upper_bound_bytes) => Err(error),
+                _ => Ok(()),
+            };
+            let items = items.map(|places| places.into_iter().zip(lens_bytes).map(may_fit).collect());
+            Answer { hint, items }
+        })
     }
 
     fn release(&mut self, _node: NodeId, _item: usize) {}
 
     fn answered(&mut self, question: &Question, results: &[KeyResult<DryRunPlace>]) {
-        self.end_step(question.node, &question.items, results);
+        self.end_step(question.node, &question.items, Kind::Room, results.iter().map(placed));
+        let refused = question.items.iter().zip(results).filter(|(_, result)| result.is_err());
+        let refused: Vec<usize> = refused.map(|(&item, _)| item).collect();
+        let given = self.given.entry(question.node).or_default();
+        given.retain(|item| !refused.contains(item));
+    }
+
+    fn looked(&mut self, question: &Question, results: &[KeyResult<()>]) {
+        let refused = |result: &KeyResult<()>| (None, result.as_ref().err().cloned());
+        self.end_step(question.node, &question.items, Kind::Look, results.iter().map(refused));
     }
 }

@@ -1,8 +1,9 @@
-//! Room for what no node has room for: nodes are asked to let objects go, one after the other, until one has.
+//! Room for what no node has room for: nodes that may have some once they let objects go are asked to, one after the other, until one has.
 
 use super::batch::per_key;
 use super::drive::{Driving as _, Fate};
 use super::place::Reserving;
+use crate::limits::EVICTION_QUESTIONS_MAX;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{KeyResult, Reservation};
 use tokio::time::Instant;
@@ -14,13 +15,20 @@ pub(super) async fn evict_for(reserving: &mut Reserving, fates: &mut [Fate<Reser
     if open.is_empty() {
         return;
     }
+    let mut questions = 0;
     for node in reserving.nodes_by_capacity() {
-        if open.is_empty() || Instant::now() >= deadline {
+        if open.is_empty() || questions >= EVICTION_QUESTIONS_MAX || Instant::now() >= deadline {
             return;
         }
-        let answers = ask(reserving, node, &open).await;
-        let mut left = Vec::new();
-        for (item, answer) in open.into_iter().zip(answers) {
+        let may_evict = |item: &usize| matches!(&fates[*item], Fate::Refused(refusals) if refusals.may_evict(node));
+        let (asked, mut left): (Vec<usize>, Vec<usize>) = open.into_iter().partition(may_evict);
+        if asked.is_empty() {
+            open = left;
+            continue;
+        }
+        questions += 1;
+        let answers = ask(reserving, node, &asked).await;
+        for (item, answer) in asked.into_iter().zip(answers) {
             match (answer, &mut fates[item]) {
                 (Ok(reservation), fate) => *fate = Fate::Answered(Ok(reservation)),
                 (Err(error), Fate::Refused(refusals)) => {

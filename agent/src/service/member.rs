@@ -22,19 +22,19 @@ impl Node {
                     .serve_on_behalf(from, session, *request, deadline)
                     .await
                     .unwrap_or_else(Reply::Failed);
-                MemberReply::OnBehalf {
-                    reply: Box::new(reply),
-                    hint: self.fit_hint(),
-                }
+                self.with_hint(reply)
             }
             MemberRequest::ReserveEvicting { session, request } => {
                 let owner = Owner {
                     coordinator: from,
                     session,
                 };
-                let reply = self.reserve_for(owner, &request, true).unwrap_or_else(Reply::Failed);
-                MemberReply::OnBehalf {
-                    reply: Box::new(reply),
+                self.with_hint(self.reserve_for(owner, &request, true).unwrap_or_else(Reply::Failed))
+            }
+            MemberRequest::Look { lens_bytes } => {
+                super::check_batch(lens_bytes.len())?;
+                MemberReply::Look {
+                    refusals: self.look_own(&lens_bytes),
                     hint: self.fit_hint(),
                 }
             }
@@ -73,6 +73,14 @@ impl Node {
                 MemberReply::Heartbeat(Box::new(self.heartbeat(from)))
             }
         })
+    }
+
+    /// A reply, and what room there is after it.
+    fn with_hint(&self, reply: Reply) -> MemberReply {
+        MemberReply::OnBehalf {
+            reply: Box::new(reply),
+            hint: self.fit_hint(),
+        }
     }
 
     /// Sets regions aside for a coordinator's client, and lets objects go for that if it may.

@@ -18,6 +18,7 @@ use tenon_protocol::message::{
     AbortItem, AbortRequest, KeyResult, Reply, Request, Reservation, ReserveReply, ReserveRequest,
 };
 use tenon_protocol::name::{Namespace, ObjectName};
+use tenon_protocol::placement::FitHint;
 use tenon_store_core::placement::nodes::{NodePlan, PlanItem};
 use tokio::time::Instant;
 
@@ -83,6 +84,14 @@ impl Node {
             nodes: self.node_refs(holders),
             items: results.finish(),
         })
+    }
+
+    /// Why objects of these lengths would not be placed in this node's own memory now, each by itself; `None` of those that might be.
+    pub(super) fn look_own(&self, lens_bytes: &[u64]) -> Vec<Option<ServiceError>> {
+        match self.check_not_draining() {
+            Ok(()) => self.holder().look(lens_bytes),
+            Err(error) => vec![Some(error); lens_bytes.len()],
+        }
     }
 
     /// This node itself is known as it is at the moment.
@@ -168,6 +177,15 @@ fn reserved(reply: Reply) -> Result<Vec<KeyResult<Reservation>>, ServiceError> {
     }
 }
 
+/// What a node that was looked at has answered.
+fn looked(refusals: Vec<Option<ServiceError>>, hint: FitHint) -> Answer<()> {
+    let result = |refusal: Option<ServiceError>| refusal.map_or(Ok(()), Err);
+    Answer {
+        hint: Some(hint),
+        items: Ok(refusals.into_iter().map(result).collect()),
+    }
+}
+
 impl Driving for Reserving {
     type Given = Reservation;
 
@@ -184,6 +202,25 @@ impl Driving for Reserving {
                 .on_behalf_hinted(question.node, Some(session), Request::Reserve(request), deadline)
                 .await;
             Answer::of_member(asked, reserved)
+        })
+    }
+
+    fn look(&mut self, question: Question) -> BoxFuture<'static, Answer<()>> {
+        let len_of = |&item: &usize| self.request.items[self.places[item]].len_bytes;
+        let lens_bytes: Vec<u64> = question.items.iter().map(len_of).collect();
+        let (me, node, deadline) = (Arc::clone(&self.node), question.node, self.deadline);
+        if node == me.id() {
+            let answer = looked(me.look_own(&lens_bytes), me.fit_hint());
+            return Box::pin(std::future::ready(answer));
+        }
+        Box::pin(async move {
+            match me.look(node, lens_bytes, deadline).await {
+                Ok((refusals, hint)) => looked(refusals, hint),
+                Err(error) => Answer {
+                    hint: None,
+                    items: Err(error),
+                },
+            }
         })
     }
 
@@ -214,10 +251,20 @@ impl Driving for Reserving {
     }
 
     fn answered(&mut self, question: &Question, results: &[KeyResult<Reservation>]) {
+        self.count(question, RoomAnswer::Given, results);
+    }
+
+    fn looked(&mut self, question: &Question, results: &[KeyResult<()>]) {
+        self.count(question, RoomAnswer::Hopeful, results);
+    }
+}
+
+impl Reserving {
+    fn count<R>(&self, question: &Question, yes: RoomAnswer, results: &[KeyResult<R>]) {
         let (metrics, why) = (self.node.metrics(), question.why);
-        let given = results.iter().filter(|result| result.is_ok()).count();
-        metrics.room_answered(why, RoomAnswer::Given, given);
-        metrics.room_answered(why, RoomAnswer::Refused, results.len() - given);
+        let said_yes = results.iter().filter(|result| result.is_ok()).count();
+        metrics.room_answered(why, yes, said_yes);
+        metrics.room_answered(why, RoomAnswer::Refused, results.len() - said_yes);
         metrics.room_answered(why, RoomAnswer::Silent, usize::from(results.is_empty()));
     }
 }

@@ -218,6 +218,12 @@ impl Nodes {
                     };
                     actions.extend(plan.on(event, &mut self.table, &mut self.rng));
                 }
+                Action::Look { node, .. } => {
+                    let hint = self.hint(node.0);
+                    let items = vec![(0, len_bytes <= hint.largest_free_upper_bound_bytes)];
+                    let event = Event::Looked { node, items, hint };
+                    actions.extend(plan.on(event, &mut self.table, &mut self.rng));
+                }
                 Action::Release { node, .. } => {
                     let position = objects
                         .iter()

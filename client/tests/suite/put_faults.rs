@@ -230,6 +230,7 @@ async fn no_space_for_one_key_leaves_the_others() {
         largest_free_bytes: 3,
         evictable_bytes: 2,
         held_bytes: 1,
+        largest_segment_bytes: 6,
         entries_looked_at: 1,
         stop_reason: "all looked at".into(),
     };

@@ -26,13 +26,8 @@ pub enum ReserveError {
     #[error("an object has at least one byte")]
     EmptyObject,
     /// It could never be placed here.
-    #[error("an object of {len_bytes} bytes is larger than the largest segment, which has {largest_segment_bytes}")]
-    TooLarge {
-        /// What was asked for.
-        len_bytes: u64,
-        /// The largest segment's capacity.
-        largest_segment_bytes: u64,
-    },
+    #[error("an object of {} bytes is larger than the largest segment, which has {}", .0.asked_bytes, .0.largest_segment_bytes)]
+    TooLarge(NoSpace),
     /// The time to live is 0 or longer than [`RESERVATION_TTL_MS_MAX`].
     #[error("a time to live of {ttl_ms} ms: 1 to {RESERVATION_TTL_MS_MAX} are allowed")]
     TimeToLive {
@@ -56,8 +51,8 @@ impl From<ReserveError> for ServiceError {
     fn from(error: ReserveError) -> Self {
         let code = match error {
             ReserveError::NoSpace(numbers) => return Self::no_space(numbers),
+            ReserveError::TooLarge(numbers) => return Self::too_large(numbers),
             ReserveError::EmptyObject => ErrorCode::EmptyObject,
-            ReserveError::TooLarge { .. } => ErrorCode::ObjectTooLarge,
             ReserveError::TimeToLive { .. } | ReserveError::OtherLength { .. } => ErrorCode::InvalidArgument,
         };
         Self::new(code, error.to_string())

@@ -4,12 +4,16 @@ use super::region::{Record, State};
 use super::segment::{Segment, occupied_bytes};
 use super::{Holder, SegmentTable};
 use crate::time::Time;
-use tenon_protocol::ids::SegmentId;
+use tenon_protocol::ids::{Incarnation, SegmentId};
 use tenon_protocol::placement::{MapRun, RunState};
 
 /// A part of the occupancy of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapPage {
+    /// In which life of the node.
+    pub incarnation: Incarnation,
+    /// How often what the segment is used for has changed: pages with the same one are parts of one map.
+    pub version: u64,
     /// Payload bytes of the segment.
     pub capacity_bytes: u64,
     /// In the order of their offsets; they adjoin.
@@ -29,12 +33,13 @@ impl<T: SegmentTable> Holder<T> {
     /// At most `limit` runs of a segment, from the one on that has the byte at `from_bytes`; `None` if it is not
     /// mounted. O(`limit`).
     pub fn map(&self, segment: SegmentId, from_bytes: u64, limit: usize, now: Time, unix_ms: u64) -> Option<MapPage> {
-        let capacity_bytes = self.free_of(self.segment(segment)?.id()).capacity_bytes;
-        let mut runs = self
-            .segment(segment)?
-            .runs(from_bytes, capacity_bytes, Clocks { now, unix_ms });
+        let segment = self.segment(segment)?;
+        let capacity_bytes = self.free_of(segment.id()).capacity_bytes;
+        let mut runs = segment.runs(from_bytes, capacity_bytes, Clocks { now, unix_ms });
         let page = runs.by_ref().take(limit).collect();
         Some(MapPage {
+            incarnation: self.config.incarnation,
+            version: segment.changes(),
             capacity_bytes,
             runs: page,
             next_bytes: runs.next().map(|run| run.offset_bytes),

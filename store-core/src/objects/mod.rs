@@ -73,7 +73,7 @@ pub use self::evict::{EvictReason, Evicted, PinAccount, Share, Watermarks};
 pub use self::map::MapPage;
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;
-pub use self::reserve::{EndReason, Ended, ReserveSpec, Reserved, WouldPlace};
+pub use self::reserve::{DryRun, EndReason, Ended, ReserveSpec, Reserved, WouldPlace};
 pub use self::write::WriteHold;
 
 /// Who reserved, and so whose end ends the reservation: a session is known to its coordinator only.

@@ -5,6 +5,7 @@ use super::region::{Reservation, State};
 use super::segment::Segment;
 use super::space::{Found, Refused, Taken};
 use super::{CommitInProgress, Holder, Owner, RegionId, ReserveError, SegmentTable};
+use crate::placement::nodes::NodeHint;
 use crate::placement::{PlacementFigures, PoolSummary, StopReason};
 use crate::time::Time;
 use rand::Rng;
@@ -56,6 +57,15 @@ pub struct WouldPlace {
     pub offset_bytes: u64,
     /// Calls to segments that it took to find it.
     pub segments_asked: u32,
+}
+
+/// What would become of objects if they were placed now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DryRun {
+    /// Of each.
+    pub places: Vec<Result<WouldPlace, ReserveError>>,
+    /// What others would be told of the room then.
+    pub hint: NodeHint,
 }
 
 /// A reservation that is over: the right to write to its region must be revoked.
@@ -170,11 +180,7 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     /// Where objects of these lengths would be placed now, each beside those before it. Nothing is set aside.
-    pub fn dry_run<R: Rng + ?Sized>(
-        &mut self,
-        rng: &mut R,
-        lens_bytes: &[u64],
-    ) -> Vec<Result<WouldPlace, ReserveError>> {
+    pub fn dry_run<R: Rng + ?Sized>(&mut self, rng: &mut R, lens_bytes: &[u64]) -> DryRun {
         let mut taken = Vec::new();
         let mut would_place = |holder: &mut Self, len_bytes| {
             let (figures, found) = holder.find_room(rng, len_bytes);
@@ -191,10 +197,31 @@ impl<T: SegmentTable> Holder<T> {
             .iter()
             .map(|&len_bytes| would_place(self, len_bytes))
             .collect();
+        let hint = self.hint();
         for (index, taken) in taken {
             self.space.give_back(index, taken);
         }
-        places
+        DryRun { places, hint }
+    }
+
+    /// Why a request would be refused now; `None` if it may be served. Nothing is set aside. The index of a node knows without a search; a strategy to
+    /// compare with is played through, so that a request costs it what it costs.
+    pub fn look<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Option<ReserveError> {
+        if let Err(error) = self.check_len(len_bytes) {
+            return Some(error);
+        }
+        if let Some(largest_bytes) = self.space.largest_that_fits_bytes() {
+            let refused = || ReserveError::NoSpace(self.no_space(len_bytes, &Refused::default()));
+            return (len_bytes > largest_bytes).then(refused);
+        }
+        let (figures, found) = self.find_room(rng, len_bytes);
+        self.placement.record(&figures);
+        let (segment, taken) = match found {
+            Ok(found) => found,
+            Err(error) => return Some(error),
+        };
+        self.space.give_back(segment, taken);
+        None
     }
 
     /// Takes room from a segment; it leaks unless it is given back or becomes a region in use.
@@ -220,15 +247,14 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     fn check_len(&self, len_bytes: u64) -> Result<(), ReserveError> {
-        let largest_segment_bytes = self.largest_segment_bytes;
         if len_bytes == 0 {
             return Err(ReserveError::EmptyObject);
         }
-        if len_bytes > largest_segment_bytes && !self.segments.is_empty() {
-            return Err(ReserveError::TooLarge {
-                len_bytes,
-                largest_segment_bytes,
-            });
+        if len_bytes > self.largest_segment_bytes && !self.segments.is_empty() {
+            return Err(ReserveError::TooLarge(NoSpace {
+                stop_reason: "too_large".to_owned(),
+                ..self.no_space(len_bytes, &Refused::default())
+            }));
         }
         Ok(())
     }
@@ -257,6 +283,7 @@ impl<T: SegmentTable> Holder<T> {
             largest_free_bytes: largest_free_upper_bound_bytes.unwrap_or(0).max(without_slot_bytes),
             evictable_bytes: self.eviction.evictable_bytes(),
             held_bytes: self.segments.iter().map(Segment::held_bytes).sum(),
+            largest_segment_bytes: self.largest_segment_bytes,
             entries_looked_at,
             stop_reason,
         }

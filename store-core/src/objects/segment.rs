@@ -26,6 +26,8 @@ pub(super) struct Segment<T> {
     /// By offset. Each is allocated, has a slot of its own, and does not overlap another.
     regions: BTreeMap<u64, Record>,
     in_use: Use,
+    /// How often a region was taken into use, moved on to another state or was given up.
+    changes: u64,
 }
 
 impl<T: SegmentTable> Segment<T> {
@@ -36,6 +38,7 @@ impl<T: SegmentTable> Segment<T> {
             table,
             regions: BTreeMap::new(),
             in_use: Use::default(),
+            changes: 0,
         }
     }
 
@@ -140,7 +143,9 @@ impl<T: SegmentTable> Segment<T> {
         })
     }
 
+    /// Every change of what the regions are used for is counted here.
     fn count(&mut self, record: &Record, is_added: bool) {
+        self.changes += 1;
         let occupied_bytes = occupied_bytes(record.len_bytes());
         let in_use = &mut self.in_use;
         let (bytes, regions) = match record.state {
@@ -153,6 +158,11 @@ impl<T: SegmentTable> Segment<T> {
         if let Some(regions) = regions {
             change(regions, 1);
         }
+    }
+
+    /// Grows with each change of what the segment is used for.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// How many regions are in use.

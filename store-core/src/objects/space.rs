@@ -38,6 +38,16 @@ pub(super) struct Refused {
     pub(super) figures: PlacementFigures,
 }
 
+impl Default for Refused {
+    /// Nothing was searched: what is known of the segments says that none has room.
+    fn default() -> Self {
+        Self {
+            stop: StopReason::NothingFits,
+            figures: PlacementFigures::default(),
+        }
+    }
+}
+
 /// What is free of one segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeOfSegment {
@@ -151,6 +161,14 @@ impl NodeSpace {
         }
     }
 
+    /// The longest request that is served, where that is known exactly. O(1).
+    pub(super) fn largest_that_fits_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Packed { regions, .. } => Some(regions.largest_free_bytes()),
+            Self::Entries { .. } => None,
+        }
+    }
+
     /// What is free of one segment.
     pub(super) fn of_segment(&self, segment: usize) -> FreeOfSegment {
         let (capacity_bytes, free_bytes, slots) = match self {
@@ -234,10 +252,7 @@ fn take_packed(regions: &mut PackedSegments, slots: &mut [SlotList], len_bytes: 
                 },
             })
         }
-        Err(AllocateError::NoFit { .. } | AllocateError::TooManyBlocks { .. }) => Err(Refused {
-            stop: StopReason::NothingFits,
-            figures: PlacementFigures::default(),
-        }),
+        Err(AllocateError::NoFit { .. } | AllocateError::TooManyBlocks { .. }) => Err(Refused::default()),
         Err(AllocateError::ZeroLength) => unreachable!("a request has at least one byte"),
     }
 }

@@ -1,5 +1,6 @@
 //! A cluster of simulated nodes: each counts bytes, answers questions, and its hints reach the table when the test says so.
 
+use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use tenon_store_core::placement::nodes::{
@@ -21,8 +22,10 @@ pub(crate) struct Node {
 pub(crate) struct Cluster {
     pub(crate) table: NodeTable,
     pub(crate) nodes: Vec<Node>,
-    /// Questions put to nodes, in order.
+    /// Questions for room put to nodes, in order.
     pub(crate) asked: Vec<(usize, Vec<usize>)>,
+    /// Nodes that were looked at, in order.
+    pub(crate) looked_at: Vec<usize>,
     rng: ChaCha8Rng,
 }
 
@@ -32,6 +35,7 @@ impl Cluster {
             table: NodeTable::new(policy).expect("a valid policy"),
             nodes: Vec::new(),
             asked: Vec::new(),
+            looked_at: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         }
     }
@@ -88,25 +92,81 @@ impl Cluster {
         let mut pending = plan.start(&mut self.table, &mut self.rng);
         let mut is_finished = false;
         while let Some(action) = (!pending.is_empty()).then(|| pending.remove(0)) {
-            match action {
-                Action::Reserve { node, items: asked, .. } => {
-                    self.asked.push((node.0, asked.clone()));
-                    let event = self.answer(node, &asked, items);
-                    pending.extend(plan.on(event, &mut self.table, &mut self.rng));
-                }
-                Action::Release { node, item } if !self.nodes[node.0].is_silent => {
-                    self.set_free(node.0, self.nodes[node.0].free_bytes + items[item].len_bytes);
-                    self.tell(node.0);
-                }
-                Action::Release { .. } => {}
-                Action::Finish => {
-                    assert!(!is_finished, "a plan finishes once");
-                    is_finished = true;
-                }
+            if action == Action::Finish {
+                assert!(!is_finished, "a plan finishes once");
+                is_finished = true;
             }
+            pending.extend(self.act(&mut plan, items, action));
         }
         assert!(is_finished, "a plan without open questions is finished");
         plan.outcomes(&self.table)
+    }
+
+    /// Runs several puts of one object each at the same time, the next step of which one is drawn each time.
+    pub(crate) fn put_at_once(&mut self, lens_bytes: &[u64], steps: &mut ChaCha8Rng) -> Vec<ItemOutcome> {
+        let items: Vec<[PlanItem; 1]> = lens_bytes
+            .iter()
+            .map(|&len_bytes| [PlanItem { len_bytes, replicas: 1 }])
+            .collect();
+        let mut puts: Vec<(NodePlan, Vec<Action>)> = Vec::new();
+        for items in &items {
+            let mut plan = NodePlan::new(items).expect("valid items");
+            let actions = plan.start(&mut self.table, &mut self.rng);
+            puts.push((plan, actions));
+        }
+        loop {
+            let open: Vec<usize> = (0..puts.len()).filter(|&put| !puts[put].1.is_empty()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let put = open[steps.random_range(0..open.len())];
+            let (plan, pending) = &mut puts[put];
+            let action = pending.remove(steps.random_range(0..pending.len()));
+            pending.extend(self.act(plan, &items[put], action));
+        }
+        puts.iter()
+            .map(|(plan, _)| plan.outcomes(&self.table).remove(0))
+            .collect()
+    }
+
+    /// Does what a plan wants; answers what it wants then.
+    fn act(&mut self, plan: &mut NodePlan, items: &[PlanItem], action: Action) -> Vec<Action> {
+        let event = match action {
+            Action::Reserve { node, items: asked, .. } => {
+                self.asked.push((node.0, asked.clone()));
+                self.answer(node, &asked, items)
+            }
+            Action::Look { node, items: asked } => {
+                self.looked_at.push(node.0);
+                self.look(node, &asked, items)
+            }
+            Action::Release { node, item } => {
+                if !self.nodes[node.0].is_silent {
+                    self.set_free(node.0, self.nodes[node.0].free_bytes + items[item].len_bytes);
+                    self.tell(node.0);
+                }
+                return Vec::new();
+            }
+            Action::Finish => return Vec::new(),
+        };
+        plan.on(event, &mut self.table, &mut self.rng)
+    }
+
+    fn look(&self, node: NodeIndex, asked: &[usize], items: &[PlanItem]) -> Event {
+        let Node {
+            free_bytes, is_silent, ..
+        } = self.nodes[node.0];
+        if is_silent {
+            return Event::Silent { node };
+        }
+        Event::Looked {
+            node,
+            items: asked
+                .iter()
+                .map(|&item| (item, items[item].len_bytes <= free_bytes))
+                .collect(),
+            hint: self.hint(node.0),
+        }
     }
 
     fn answer(&mut self, node: NodeIndex, asked: &[usize], items: &[PlanItem]) -> Event {

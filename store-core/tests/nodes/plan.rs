@@ -36,20 +36,21 @@ fn a_wrong_hope_costs_one_refusal_which_brings_the_fresh_hint() {
 }
 
 #[test]
-fn before_there_is_no_space_all_passed_over_nodes_are_asked_at_once() {
+fn before_there_is_no_space_all_passed_over_nodes_are_looked_at_at_once() {
     let mut cluster = cluster(&[10, 10, 10, 10]);
     // Node 2 has been freed since it last said something.
     cluster.set_free(2, 800);
     let mut plan = NodePlan::new(&one(500)).unwrap();
     let actions = plan.start(&mut cluster.table, &mut ChaCha8Rng::seed_from_u64(1));
-    let ask = |node| Action::Reserve {
+    let look = |node| Action::Look {
         node: NodeIndex(node),
         items: vec![0],
-        why: Why::Confirmation,
     };
-    assert_eq!(actions, [0, 1, 2, 3].map(ask));
+    assert_eq!(actions, [0, 1, 2, 3].map(look));
     assert_eq!(cluster.put_one(500), Some(2));
+    assert_eq!(cluster.asked, [(2, vec![0])], "only who may have room is asked for it");
     cluster.asked.clear();
+    cluster.looked_at.clear();
     match cluster.put(&one(500)).remove(0) {
         ItemOutcome::NoSpace(no_space) => {
             assert_eq!(
@@ -67,16 +68,83 @@ fn before_there_is_no_space_all_passed_over_nodes_are_asked_at_once() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(cluster.asked.len(), 4, "each node is asked once");
+    assert_eq!(
+        (cluster.looked_at.len(), cluster.asked.len()),
+        (4, 0),
+        "each node is looked at once"
+    );
 }
 
 #[test]
-fn surplus_room_of_a_confirmation_is_released() {
+fn a_confirmation_sets_nothing_aside_that_is_not_needed() {
     let mut cluster = cluster(&[10, 10, 10]);
     (0..3).for_each(|node| cluster.set_free(node, 500));
     assert!(cluster.put_one(400).is_some());
+    assert_eq!((cluster.looked_at.len(), cluster.asked.len()), (3, 1));
     let free_bytes: u64 = cluster.nodes.iter().map(|node| node.free_bytes).sum();
     assert_eq!(free_bytes, 3 * 500 - 400);
+}
+
+#[test]
+fn a_node_that_hints_otherwise_after_it_said_yes_is_asked_all_the_same() {
+    let mut cluster = cluster(&[10, 10]);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut plan = NodePlan::new(&one(400)).unwrap();
+    assert_eq!(plan.start(&mut cluster.table, &mut rng).len(), 2);
+    cluster.set_free(0, 500);
+    let yes = Event::Looked {
+        node: NodeIndex(0),
+        items: vec![(0, true)],
+        hint: cluster.hint(0),
+    };
+    // What it says later is heard first.
+    cluster.set_free(0, 5);
+    cluster.tell(0);
+    let ask = Action::Reserve {
+        node: NodeIndex(0),
+        items: vec![0],
+        why: Why::Confirmation,
+    };
+    assert_eq!(plan.on(yes, &mut cluster.table, &mut rng), [ask]);
+    let no = Event::Looked {
+        node: NodeIndex(1),
+        items: vec![(0, false)],
+        hint: cluster.hint(1),
+    };
+    assert_eq!(plan.on(no, &mut cluster.table, &mut rng), []);
+    let refused = Event::Answered {
+        node: NodeIndex(0),
+        items: vec![(0, false)],
+        hint: cluster.hint(0),
+    };
+    assert_eq!(plan.on(refused, &mut cluster.table, &mut rng), [Action::Finish]);
+    match &plan.outcomes(&cluster.table)[0] {
+        ItemOutcome::NoSpace(no_space) => assert_eq!((no_space.stop, no_space.refused), (PlanStop::AllRefused, 2)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_as_many_puts_at_once_as_there_are_holes_none_is_refused() {
+    for seed in 0..2_000 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut cluster = Cluster::new(if seed % 2 == 0 { SPREAD } else { NodePolicy::default() }, seed);
+        let mut holes = 0;
+        for node in 0..random.random_range(2..6) {
+            cluster.join(1000);
+            let holes_here = random.random_range(0..3);
+            holes += holes_here;
+            // What is told is right, too little or too much.
+            cluster.set_free(node, [holes_here * 100 + 50, 10, 800][random.random_range(0..3)]);
+            cluster.tell(node);
+            cluster.set_free(node, holes_here * 100 + 50);
+        }
+        cluster.table.set_local(NodeIndex(0));
+        let lens_bytes = vec![100; usize::try_from(holes).unwrap()];
+        let outcomes = cluster.put_at_once(&lens_bytes, &mut random);
+        let is_placed = |outcome: &ItemOutcome| matches!(outcome, ItemOutcome::Placed(_));
+        assert!(outcomes.iter().all(is_placed), "seed {seed}: {outcomes:?}");
+    }
 }
 
 #[test]

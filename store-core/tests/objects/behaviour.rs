@@ -79,13 +79,18 @@ fn a_put_that_does_not_fit_gets_the_reason_in_numbers() {
         Err(ReserveError::NoSpace(numbers)) => numbers,
         other => panic!("{other:?}"),
     };
-    assert_eq!(
-        reserve(&mut holder, at(0), reserve_spec(9, "k", 4097)),
-        Err(ReserveError::TooLarge {
-            len_bytes: 4097,
-            largest_segment_bytes: 4096
-        })
-    );
+    match reserve(&mut holder, at(0), reserve_spec(9, "k", 4097)) {
+        Err(ReserveError::TooLarge(numbers)) => assert_eq!(
+            (
+                numbers.asked_bytes,
+                numbers.free_bytes,
+                numbers.largest_segment_bytes,
+                numbers.stop_reason.as_str()
+            ),
+            (4097, 4096 + 1024, 4096, "too_large")
+        ),
+        other => panic!("{other:?}"),
+    }
     reserve(&mut holder, at(0), reserve_spec(1, "k", 3000)).unwrap();
     let numbers = no_space(&mut holder, 2000);
     assert_eq!(

@@ -39,12 +39,21 @@ pub(crate) fn holder_with(
     segments: &[(u64, u32)],
     eviction: Option<Watermarks>,
 ) -> (Holder<CheckedTable>, Vec<CheckedTable>) {
+    holder_that_places(Policy::default(), segments, eviction)
+}
+
+/// The same, and it places by this policy.
+pub(crate) fn holder_that_places(
+    policy: Policy,
+    segments: &[(u64, u32)],
+    eviction: Option<Watermarks>,
+) -> (Holder<CheckedTable>, Vec<CheckedTable>) {
     let mut holder = Holder::new(HolderConfig {
         node: NODE,
         incarnation: INCARNATION,
         cluster: CLUSTER,
         reservation_ttl_ms: TTL_MS,
-        policy: Policy::default(),
+        policy,
         eviction,
     });
     let tables: Vec<_> = segments.iter().map(|_| CheckedTable::default()).collect();

@@ -231,6 +231,7 @@ async fn a_sender_that_does_not_listen_while_it_sends_gets_to_read_why_it_was_re
         largest_free_bytes: 3,
         evictable_bytes: 4,
         held_bytes: 5,
+        largest_segment_bytes: 10,
         entries_looked_at: 6,
         stop_reason: "pool_exhausted".into(),
     };

@@ -4,7 +4,8 @@
 //! chooses; a [`NodePlan`] takes one put or one batch from the first question to the last answer: events in, actions out.
 //!
 //! Hints spare questions, they never decide. A hint that is too high costs a refusal, which carries the fresh one. A hint that is too low must
-//! not fail a put: before a plan says that there is no space, it asks every node that was passed over, once and all at the same time.
+//! not fail a put: before a plan says that there is no space, it looks at every node that was passed over, once and all at the same time, and asks
+//! those for room, one after the other, that may have some.
 
 mod plan;
 mod table;

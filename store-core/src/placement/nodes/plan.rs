@@ -44,7 +44,16 @@ pub enum Event {
         /// The space of the node after that.
         hint: NodeHint,
     },
-    /// A node will not answer the question it was asked.
+    /// A node has said whether it may have room, for each item that it was asked for. It has set nothing aside.
+    Looked {
+        /// The node.
+        node: NodeIndex,
+        /// Items, and whether it may have room for each.
+        items: Vec<(usize, bool)>,
+        /// The space of the node at that moment.
+        hint: NodeHint,
+    },
+    /// A node will not answer the questions it was asked.
     Silent {
         /// The node.
         node: NodeIndex,
@@ -64,6 +73,14 @@ pub enum Action {
         items: Vec<usize>,
         /// Why it.
         why: Why,
+    },
+    /// Ask a node whether it may have room for each of some items. It is to set nothing aside: what a question holds that is not needed
+    /// another put would be refused.
+    Look {
+        /// The node.
+        node: NodeIndex,
+        /// Positions in the batch.
+        items: Vec<usize>,
     },
     /// Give up the room that a node has, or may have, set aside for an item.
     Release {
@@ -118,12 +135,16 @@ pub enum ItemOutcome {
 struct ItemState {
     item: PlanItem,
     placed: Vec<NodeIndex>,
-    /// Nodes whose answer is to come.
+    /// Nodes that were asked for room, and whose answer is to come.
     asked: Vec<NodeIndex>,
-    /// All nodes ever asked for this item: none is asked twice.
+    /// Nodes that were asked whether they may have room, and whose answer is to come.
+    looking: Vec<NodeIndex>,
+    /// Nodes that have answered so that they may.
+    hopeful: Vec<NodeIndex>,
+    /// All nodes that were asked for room for this item, none of them twice, and those that were looked at and have none.
     tried: Vec<NodeIndex>,
     refused: usize,
-    /// Whether the nodes that were passed over have been asked.
+    /// Whether the nodes that were passed over have been looked at.
     is_confirmed: bool,
 }
 
@@ -137,22 +158,51 @@ impl ItemState {
     fn is_surplus(&self) -> bool {
         self.placed.len() >= usize::try_from(self.item.replicas).unwrap_or(usize::MAX)
     }
+
+    /// Whether an answer may change what becomes of it.
+    fn is_open(&self) -> bool {
+        !self.asked.is_empty() || !self.looking.is_empty() && self.missing() > 0
+    }
+
+    fn looked(&mut self, node: NodeIndex, may_fit: bool) {
+        let Some(position) = self.looking.iter().position(|&looking| looking == node) else {
+            return;
+        };
+        self.looking.swap_remove(position);
+        // What it hinted at meanwhile may have led to a question already.
+        if self.tried.contains(&node) {
+            return;
+        }
+        if may_fit {
+            self.hopeful.push(node);
+        } else {
+            self.tried.push(node);
+            self.refused += 1;
+        }
+    }
 }
 
-/// A node that was not tried for an item: one with room beyond what is asked of it already, or else one that only its hint speaks for.
+/// A node that was not tried for an item: one with room beyond what is asked of it already, or else one that only its hint speaks for, or else
+/// one that has said so and hints otherwise since.
 fn choose_for<R: Rng + ?Sized>(state: &ItemState, table: &NodeTable, rng: &mut R) -> Option<(NodeIndex, Why)> {
     let len_bytes = state.item.len_bytes;
     let is_new = |node: NodeIndex| !state.tried.contains(&node);
     let has_room = |node: NodeIndex| is_new(node) && len_bytes <= table.room_bytes(node);
     let with_room = table.choose(len_bytes, &has_room, rng);
-    with_room.or_else(|| table.choose(len_bytes, &is_new, rng))
+    with_room.or_else(|| table.choose(len_bytes, &is_new, rng)).or_else(|| {
+        let hopeful = state.hopeful.iter().copied().find(|&node| is_new(node));
+        hopeful.map(|node| (node, Why::Confirmation))
+    })
 }
 
 /// A put or a batch in progress.
 ///
 /// The batch is placed by one decision: its items go to the same node as far as that has room, in one question. What is refused is
 /// decided anew, with the hints that came with the refusals. Nodes known to have no room are passed over until nothing else is left; then all of them
-/// are asked at once, since a hint may be old. The first answers count, surplus room is released.
+/// are looked at at once, since a hint may be old, and those that may have room are asked for it one after the other.
+///
+/// A plan never holds room that it has no use for, as long as nodes answer. So of several plans that find all nodes full but for as many holes as they have
+/// items, all are served: where one is refused another one keeps what it got.
 #[derive(Debug)]
 pub struct NodePlan {
     items: Vec<ItemState>,
@@ -179,6 +229,8 @@ impl NodePlan {
             item,
             placed: Vec::new(),
             asked: Vec::new(),
+            looking: Vec::new(),
+            hopeful: Vec::new(),
             tried: Vec::new(),
             refused: 0,
             is_confirmed: false,
@@ -205,6 +257,12 @@ impl NodePlan {
                 table.hear(node, hint);
                 for (item, has_room) in items {
                     self.answered(node, item, has_room, table, &mut actions);
+                }
+            }
+            Event::Looked { node, items, hint } => {
+                table.hear(node, hint);
+                for (item, may_fit) in items {
+                    self.items[item].looked(node, may_fit);
                 }
             }
             Event::Silent { node } => self.drop_questions(Some(node), table, &mut actions),
@@ -277,10 +335,14 @@ impl NodePlan {
 
     /// Gives up the questions to one node or to all; what they have led to is not known.
     fn drop_questions(&mut self, of: Option<NodeIndex>, table: &mut NodeTable, actions: &mut Vec<Action>) {
+        let is_kept = |node| of.is_some_and(|of| of != node);
         for (item, state) in self.items.iter_mut().enumerate() {
             let len_bytes = state.item.len_bytes;
+            let silent = state.looking.extract_if(.., |node| !is_kept(*node));
+            let silent: Vec<NodeIndex> = silent.filter(|node| !state.tried.contains(node)).collect();
+            state.tried.extend(silent);
             state.asked.retain(|&node| {
-                let is_kept = of.is_some_and(|of| of != node);
+                let is_kept = is_kept(node);
                 if !is_kept {
                     table.answered(node, len_bytes);
                     actions.push(Action::Release { node, item });
@@ -302,7 +364,7 @@ impl NodePlan {
             }
             self.confirm(table, actions);
         }
-        if self.items.iter().all(|state| state.asked.is_empty()) {
+        if !self.items.iter().any(ItemState::is_open) {
             self.is_finished = true;
             actions.push(Action::Finish);
         }
@@ -343,8 +405,8 @@ impl NodePlan {
         left
     }
 
-    /// Asks all nodes that were passed over, for the items that would have no room otherwise.
-    fn confirm(&mut self, table: &mut NodeTable, actions: &mut Vec<Action>) {
+    /// Looks at all nodes that were passed over, for the items that would have no room otherwise.
+    fn confirm(&mut self, table: &NodeTable, actions: &mut Vec<Action>) {
         let nodes: Vec<NodeIndex> = table.usable().collect();
         let mut questions = vec![Vec::new(); nodes.len()];
         for (item, state) in self.items.iter_mut().enumerate() {
@@ -354,15 +416,12 @@ impl NodePlan {
             state.is_confirmed = true;
             for (&node, question) in nodes.iter().zip(&mut questions) {
                 if !state.tried.contains(&node) {
-                    state.asked.push(node);
-                    state.tried.push(node);
-                    table.asked(node, state.item.len_bytes);
+                    state.looking.push(node);
                     question.push(item);
                 }
             }
         }
         let asked = nodes.into_iter().zip(questions).filter(|(_, items)| !items.is_empty());
-        let why = Why::Confirmation;
-        actions.extend(asked.map(|(node, items)| Action::Reserve { node, items, why }));
+        actions.extend(asked.map(|(node, items)| Action::Look { node, items }));
     }
 }

@@ -38,7 +38,7 @@ pub enum Why {
     Drawn,
     /// Of those that may have room its largest free region is the smallest.
     Tightest,
-    /// It was known to have no room, and all others have none.
+    /// It was known to have no room, and all others have none: it is looked at, and asked for room in spite of a hint if it has said that it may have some.
     Confirmation,
 }
 
