@@ -129,6 +129,17 @@ impl Cluster {
             .collect()
     }
 
+    /// Runs a batch whose questions are answered in any order.
+    pub(crate) fn put_in_any_order(&mut self, items: &[PlanItem], steps: &mut ChaCha8Rng) -> Vec<ItemOutcome> {
+        let mut plan = NodePlan::new(items).expect("valid items");
+        let mut pending = plan.start(&mut self.table, &mut self.rng);
+        while !pending.is_empty() {
+            let action = pending.remove(steps.random_range(0..pending.len()));
+            pending.extend(self.act(&mut plan, items, action));
+        }
+        plan.outcomes(&self.table)
+    }
+
     /// Does what a plan wants; answers what it wants then.
     fn act(&mut self, plan: &mut NodePlan, items: &[PlanItem], action: Action) -> Vec<Action> {
         let event = match action {

@@ -210,6 +210,34 @@ fn no_item_of_a_batch_goes_where_another_one_is_about_to_take_the_room() {
 }
 
 #[test]
+fn items_of_a_batch_do_not_race_for_the_room_of_one_node() {
+    for (lens_bytes, told_bytes, free_bytes) in [
+        // The short one has a node that is known to have no room until it is looked at.
+        ([60, 20], [64, 10], [64, 24]),
+        // Or one that has nothing to do with it.
+        ([60, 20], [64, 24], [64, 24]),
+        ([60, 40], [64, 10], [70, 45]),
+    ] {
+        for seed in 0..500 {
+            let mut cluster = Cluster::new(SPREAD, seed);
+            for node in 0..2 {
+                cluster.join(100);
+                cluster.set_free(node, told_bytes[node]);
+                cluster.tell(node);
+                cluster.set_free(node, free_bytes[node]);
+            }
+            let items = lens_bytes.map(|len_bytes| PlanItem { len_bytes, replicas: 1 });
+            let outcomes = cluster.put_in_any_order(&items, &mut ChaCha8Rng::seed_from_u64(seed));
+            let is_placed = |outcome: &ItemOutcome| matches!(outcome, ItemOutcome::Placed(_));
+            assert!(
+                outcomes.iter().all(is_placed),
+                "{lens_bytes:?}, seed {seed}: {outcomes:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_batch_goes_to_one_node_in_one_question_as_far_as_that_has_room() {
     let mut cluster = cluster(&[800, 800, 800]);
     let items = [PlanItem {

@@ -1,5 +1,7 @@
 //! One put or one batch on its way through the nodes: events in, actions out.
 
+use std::collections::BTreeMap;
+
 use rand::Rng;
 use thiserror::Error;
 
@@ -182,17 +184,12 @@ impl ItemState {
     }
 }
 
-/// A node that was not tried for an item: one with room beyond what is asked of it already, or else one that only its hint speaks for, or else
-/// one that has said so and hints otherwise since.
-fn choose_for<R: Rng + ?Sized>(state: &ItemState, table: &NodeTable, rng: &mut R) -> Option<(NodeIndex, Why)> {
-    let len_bytes = state.item.len_bytes;
-    let is_new = |node: NodeIndex| !state.tried.contains(&node);
-    let has_room = |node: NodeIndex| is_new(node) && len_bytes <= table.room_bytes(node);
-    let with_room = table.choose(len_bytes, &has_room, rng);
-    with_room.or_else(|| table.choose(len_bytes, &is_new, rng)).or_else(|| {
-        let hopeful = state.hopeful.iter().copied().find(|&node| is_new(node));
-        hopeful.map(|node| (node, Why::Confirmation))
-    })
+fn no_longer_awaited(awaited: &mut BTreeMap<NodeIndex, usize>, node: NodeIndex) {
+    let count = awaited.get_mut(&node).expect("a question that was asked");
+    *count -= 1;
+    if *count == 0 {
+        awaited.remove(&node);
+    }
 }
 
 /// A put or a batch in progress.
@@ -206,6 +203,8 @@ fn choose_for<R: Rng + ?Sized>(state: &ItemState, table: &NodeTable, rng: &mut R
 #[derive(Debug)]
 pub struct NodePlan {
     items: Vec<ItemState>,
+    /// How many questions for room each node has still to answer, counted by items.
+    awaited: BTreeMap<NodeIndex, usize>,
     is_over_time: bool,
     is_finished: bool,
 }
@@ -237,6 +236,7 @@ impl NodePlan {
         };
         Ok(Self {
             items: items.iter().map(state).collect(),
+            awaited: BTreeMap::new(),
             is_over_time: false,
             is_finished: false,
         })
@@ -326,6 +326,7 @@ impl NodePlan {
         };
         state.asked.swap_remove(position);
         table.answered(node, state.item.len_bytes);
+        no_longer_awaited(&mut self.awaited, node);
         match (has_room, state.is_surplus()) {
             (true, false) => state.placed.push(node),
             (true, true) => actions.push(Action::Release { node, item }),
@@ -345,6 +346,7 @@ impl NodePlan {
                 let is_kept = is_kept(node);
                 if !is_kept {
                     table.answered(node, len_bytes);
+                    no_longer_awaited(&mut self.awaited, node);
                     actions.push(Action::Release { node, item });
                 }
                 is_kept
@@ -378,8 +380,7 @@ impl NodePlan {
         rng: &mut R,
         actions: &mut Vec<Action>,
     ) -> Vec<usize> {
-        let first = &self.items[open[0]];
-        let Some((node, why)) = choose_for(first, table, rng) else {
+        let Some((node, why)) = self.choose_for(open[0], table, rng) else {
             return open[1..].to_vec();
         };
         let (mut asked, mut left) = (Vec::new(), Vec::new());
@@ -391,6 +392,7 @@ impl NodePlan {
                 state.asked.push(node);
                 state.tried.push(node);
                 table.asked(node, len_bytes);
+                *self.awaited.entry(node).or_default() += 1;
                 asked.push(item);
             }
             if state.missing() > 0 {
@@ -405,14 +407,42 @@ impl NodePlan {
         left
     }
 
+    /// A node that was not tried for an item: one with room beyond what is asked of it already, or else one that only its hint speaks for, or else one that
+    /// has said yes and hints otherwise since. What another item of the plan is about to take is not asked for beside it: which of the two the node
+    /// hears first is chance.
+    fn choose_for<R: Rng + ?Sized>(&self, item: usize, table: &NodeTable, rng: &mut R) -> Option<(NodeIndex, Why)> {
+        let state = &self.items[item];
+        let len_bytes = state.item.len_bytes;
+        let is_new = |node: NodeIndex| !state.tried.contains(&node);
+        let has_room = |node: NodeIndex| is_new(node) && len_bytes <= table.room_bytes(node);
+        let is_free = |node: NodeIndex| is_new(node) && !self.awaited.contains_key(&node);
+        let with_room = table.choose(len_bytes, &has_room, rng);
+        with_room
+            .or_else(|| table.choose(len_bytes, &is_free, rng))
+            .or_else(|| {
+                let hopeful = state.hopeful.iter().copied().find(|&node| is_free(node));
+                hopeful.map(|node| (node, Why::Confirmation))
+            })
+    }
+
+    /// Whether a node that answers another item of the plan may have room for this one then.
+    fn may_follow(&self, state: &ItemState, table: &NodeTable) -> bool {
+        let may_fit = |node| table.fit(node, state.item.len_bytes) != Fit::NoFit || state.hopeful.contains(&node);
+        let mut awaited = self.awaited.keys().copied();
+        awaited.any(|node| !state.tried.contains(&node) && table.is_usable(node) && may_fit(node))
+    }
+
     /// Looks at all nodes that were passed over, for the items that would have no room otherwise.
     fn confirm(&mut self, table: &NodeTable, actions: &mut Vec<Action>) {
         let nodes: Vec<NodeIndex> = table.usable().collect();
         let mut questions = vec![Vec::new(); nodes.len()];
-        for (item, state) in self.items.iter_mut().enumerate() {
-            if state.is_confirmed || !state.placed.is_empty() || !state.asked.is_empty() {
+        for item in 0..self.items.len() {
+            let state = &self.items[item];
+            let is_served = !state.placed.is_empty() || !state.asked.is_empty();
+            if state.is_confirmed || is_served || self.may_follow(state, table) {
                 continue;
             }
+            let state = &mut self.items[item];
             state.is_confirmed = true;
             for (&node, question) in nodes.iter().zip(&mut questions) {
                 if !state.tried.contains(&node) {
