@@ -187,6 +187,40 @@ fn paths_named_in_the_documents_exist() {
     }
 }
 
+/// Names of metrics in a text, each from `tenon_` to the end of the word.
+fn metrics_in(text: &str, before: &str) -> BTreeSet<String> {
+    let begin = format!("{before}tenon_");
+    let names = text.split(&begin).skip(1).map(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+        format!("tenon_{}", &rest[..end.unwrap_or(rest.len())])
+    });
+    names.collect()
+}
+
+#[test]
+fn the_list_of_metrics_is_that_of_the_program() {
+    let listed = std::fs::read_to_string(workspace_dir().join("docs/metrics.md")).expect("the list of metrics");
+    let listed = metrics_in(&listed, "| `");
+    let made: BTreeSet<String> = sources("rs")
+        .into_iter()
+        .filter(|source| source.path.starts_with("agent/src/metrics/") && !source.path.ends_with("tests.rs"))
+        .flat_map(|source| metrics_in(&source.text, "\""))
+        .collect();
+    // The counters of single strategies get their prefix where they are shown.
+    let is_of_a_strategy = |name: &String| name.starts_with("tenon_placement_");
+    let missing: Vec<_> = made
+        .difference(&listed)
+        .filter(|name| !is_of_a_strategy(name))
+        .collect();
+    let gone: Vec<_> = listed
+        .difference(&made)
+        .filter(|name| !is_of_a_strategy(name))
+        .collect();
+    assert!(made.len() > 40, "{made:?}");
+    assert!(missing.is_empty(), "docs/metrics.md lacks {missing:?}");
+    assert!(gone.is_empty(), "docs/metrics.md names {gone:?}, which are no metrics");
+}
+
 #[test]
 fn tests_named_in_the_specification_exist() {
     let specification =
