@@ -351,7 +351,7 @@ fn a_map_has_every_byte_of_a_segment_once() {
 /// themselves, and what they know of the others is old.
 #[test]
 fn of_as_many_puts_as_there_is_room_for_none_is_refused() {
-    const ROUNDS: usize = 150;
+    const ROUNDS: usize = 100;
     const ASKED: usize = 2;
     const PUTS: usize = 3;
     let cluster = Cluster::start_without_eviction(ASKED + PUTS);
@@ -390,4 +390,49 @@ fn of_as_many_puts_as_there_is_room_for_none_is_refused() {
         ROUNDS * PUTS
     );
     assert_accounts(&cluster);
+}
+
+/// The same of batches: each node has room for two items, and two batches of three are reserved at the same time.
+#[test]
+fn of_as_many_items_of_batches_as_there_is_room_for_none_is_refused() {
+    const ROUNDS: usize = 60;
+    const ASKED: usize = 2;
+    const ITEMS: usize = 3;
+    let cluster = Cluster::start_without_eviction(ASKED + ITEMS);
+    for (index, node) in cluster.nodes().iter().enumerate() {
+        let left = if index < ASKED { 0 } else { 4 * MIB };
+        let key = format!("filler/{}", node.id());
+        cluster[0]
+            .http()
+            .put_object_on(&key, &payload(9, 64 * MIB - left), node.id());
+    }
+    let put_id = new_put_id();
+    let reserve = |asked: usize| {
+        let items: Vec<Value> = (0..ITEMS)
+            .map(|item| json!({ "key": format!("{asked}/{item}"), "len_bytes": 2 * MIB - item }))
+            .collect();
+        let request = json!({ "namespace": "default", "put_id": put_id, "items": items });
+        let answer = cluster[asked].http().post("/v1/reserve", &request).expect(200).json();
+        answer["items"].as_array().expect("items").clone()
+    };
+    let abort = |asked: usize| {
+        let items: Vec<Value> = (0..ITEMS)
+            .map(|item| json!({ "key": format!("{asked}/{item}") }))
+            .collect();
+        let request = json!({ "namespace": "default", "put_id": put_id, "items": items });
+        cluster[asked].http().post("/v1/abort", &request).expect(200);
+    };
+    for round in 0..ROUNDS {
+        let reserve = &reserve;
+        let answers: Vec<Value> = std::thread::scope(|scope| {
+            let batches: Vec<_> = (0..ASKED).map(|asked| scope.spawn(move || reserve(asked))).collect();
+            batches
+                .into_iter()
+                .flat_map(|batch| batch.join().expect("a batch"))
+                .collect()
+        });
+        let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("ok").is_none()).collect();
+        assert!(refused.is_empty(), "round {round}: {refused:?} of {answers:?}");
+        (0..ASKED).for_each(abort);
+    }
 }
