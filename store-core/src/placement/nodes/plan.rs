@@ -161,6 +161,12 @@ impl ItemState {
         self.placed.len() >= usize::try_from(self.item.replicas).unwrap_or(usize::MAX)
     }
 
+    /// Whether a node is to be chosen for it: it needs one, and no answer to a look is to come that may name one, or one has.
+    fn wants_node(&self) -> bool {
+        let is_hopeful = || self.hopeful.iter().any(|node| !self.tried.contains(node));
+        self.missing() > 0 && (self.looking.is_empty() || is_hopeful())
+    }
+
     /// Whether an answer may change what becomes of it.
     fn is_open(&self) -> bool {
         !self.asked.is_empty() || !self.looking.is_empty() && self.missing() > 0
@@ -357,7 +363,7 @@ impl NodePlan {
     fn advance<R: Rng + ?Sized>(&mut self, table: &mut NodeTable, rng: &mut R, actions: &mut Vec<Action>) {
         if !self.is_over_time {
             let mut open: Vec<usize> = (0..self.items.len())
-                .filter(|&item| self.items[item].missing() > 0)
+                .filter(|&item| self.items[item].wants_node())
                 .collect();
             // The largest first: what the others leave over is hardest for it.
             open.sort_by_key(|&item| std::cmp::Reverse(self.items[item].item.len_bytes));
