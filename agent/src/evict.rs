@@ -2,6 +2,7 @@
 //!
 //! A home that was not told finds out when a reader does not find the object.
 
+use crate::clock;
 use crate::deciding::Decision;
 use crate::limits::{
     EVICTION_REPORT_PAUSE_MAX, EVICTION_REPORT_PAUSE_MIN, EVICTION_REPORT_TIMEOUT, EVICTIONS_UNTOLD_MAX, TICK_EVERY,
@@ -12,12 +13,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::BATCH_KEYS_MAX;
+use tenon_store_core::time::Time;
 use tokio::time::{Instant, timeout};
 
 /// Evictions of which homes are still to be told, by the first home of the key; there is a task for each home that is here.
 #[derive(Debug, Default)]
 pub(crate) struct Untold {
-    by_home: Mutex<BTreeMap<NodeId, VecDeque<Decision>>>,
+    by_home: Mutex<BTreeMap<NodeId, VecDeque<Report>>>,
+}
+
+/// An eviction that is to be told.
+#[derive(Debug, Clone)]
+struct Report {
+    decision: Decision,
+    /// When the object has gone.
+    evicted_at: Time,
 }
 
 /// What has become of an eviction that is to be told.
@@ -31,9 +41,9 @@ enum Added {
 }
 
 impl Untold {
-    fn add(&self, report: Decision) -> Added {
+    fn add(&self, report: Report) -> Added {
         let mut by_home = self.by_home.lock();
-        let home = report.homes.first;
+        let home = report.decision.homes.first;
         let is_first = !by_home.contains_key(&home);
         let open = by_home.entry(home).or_default();
         if open.len() >= EVICTIONS_UNTOLD_MAX {
@@ -44,7 +54,7 @@ impl Untold {
     }
 
     /// Some of what is to be told; `None` if that is nothing: then the task ends.
-    fn take(&self, home: NodeId) -> Option<Vec<Decision>> {
+    fn take(&self, home: NodeId) -> Option<Vec<Report>> {
         let mut by_home = self.by_home.lock();
         let open = by_home.get_mut(&home)?;
         if open.is_empty() {
@@ -55,7 +65,7 @@ impl Untold {
         Some(open.drain(..some).collect())
     }
 
-    fn give_back(&self, home: NodeId, reports: Vec<Decision>) {
+    fn give_back(&self, home: NodeId, reports: Vec<Report>) {
         let mut by_home = self.by_home.lock();
         let open = by_home.entry(home).or_default();
         for report in reports.into_iter().rev() {
@@ -82,12 +92,17 @@ impl Node {
     fn report_evictions(self: &Arc<Self>) {
         for evicted in self.holder().take_evicted() {
             self.metrics().evicted(&evicted);
-            let report = Decision {
+            let homes = self.index_nodes(evicted.name.namespace()).homes(evicted.key_hash);
+            let home = homes.first;
+            let decision = Decision {
                 key_hash: evicted.key_hash,
-                homes: self.index_nodes(evicted.name.namespace()).homes(evicted.key_hash),
+                homes,
                 kind: evicted.report(self.id()),
             };
-            let home = report.homes.first;
+            let report = Report {
+                decision,
+                evicted_at: evicted.at,
+            };
             match self.untold_evictions().add(report) {
                 Added::First => drop(tokio::spawn(Arc::clone(self).report_to(home))),
                 Added::Queued => {}
@@ -100,14 +115,15 @@ impl Node {
     async fn report_to(self: Arc<Self>, home: NodeId) {
         let mut pause = EVICTION_REPORT_PAUSE_MIN;
         while let Some(reports) = self.untold_evictions().take(home) {
-            let answers = self
-                .decide(reports.clone(), Instant::now() + EVICTION_REPORT_TIMEOUT)
-                .await;
-            let open = reports.into_iter().zip(answers);
-            let open: Vec<Decision> = open
-                .filter(|(_, answer)| answer.is_err())
-                .map(|(report, _)| report)
-                .collect();
+            let decisions = reports.iter().map(|report| report.decision.clone()).collect();
+            let answers = self.decide(decisions, Instant::now() + EVICTION_REPORT_TIMEOUT).await;
+            let (told, open): (Vec<_>, Vec<_>) =
+                reports.into_iter().zip(answers).partition(|(_, answer)| answer.is_ok());
+            let now = clock::now();
+            for (report, _) in told {
+                self.metrics().eviction_told(now.since_ms(report.evicted_at));
+            }
+            let open: Vec<Report> = open.into_iter().map(|(report, _)| report).collect();
             if open.is_empty() {
                 pause = EVICTION_REPORT_PAUSE_MIN;
                 continue;

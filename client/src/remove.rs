@@ -2,7 +2,6 @@
 
 use crate::{Client, ClientError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::limits::LIST_ENTRIES_MAX;
 use tenon_protocol::message::{KeysRequest, Reply, Request};
 use tenon_protocol::name::Namespace;
 use tokio::time::Instant;
@@ -42,7 +41,7 @@ impl Client {
         .await
     }
 
-    /// Removes the first page of the keys that begin with `prefix` and come after `after`, in byte order: what they have when it is their turn. A
+    /// Removes the first keys that begin with `prefix` and come after `after`, in byte order, at most `limit`: what they have when it is their turn. A
     /// whole prefix, or with an empty one a whole namespace, is removed by going on until there is no next page: each is a short
     /// call, so that others are served in between, and who stops in the middle has removed what was answered so.
     pub async fn remove_page(
@@ -50,9 +49,10 @@ impl Client {
         namespace: &Namespace,
         prefix: &str,
         after: Option<String>,
+        limit: u32,
         deadline: Instant,
     ) -> Result<RemovedPage, ClientError> {
-        let listed = self.list(namespace, prefix, after, LIST_ENTRIES_MAX, deadline).await?;
+        let listed = self.list(namespace, prefix, after, limit, deadline).await?;
         let keys: Vec<String> = listed.entries.into_iter().map(|entry| entry.key).collect();
         let next = keys.last().filter(|_| listed.more).cloned();
         let mut page = RemovedPage {

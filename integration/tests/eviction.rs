@@ -57,6 +57,19 @@ fn assert_pins_are_shown(holder: &Node) {
     });
 }
 
+/// A node's metrics tell of so many evictions, of objects of a mebibyte, and that homes know of all.
+fn assert_evictions_are_shown(holder: &Node, expected: u32) {
+    let evictions = holder.metric("tenon_evictions_total{reason=\"watermark\"}");
+    let bytes = holder.metric("tenon_evicted_bytes_total{reason=\"watermark\"}");
+    let aged = holder.metric("tenon_eviction_age_seconds_count{reason=\"watermark\"}");
+    assert_eq!((evictions, aged), (expected.into(), expected.into()));
+    wait::until(KNOWN_WITHIN, "homes have said that they know", || {
+        let told: Option<u32> = holder.find_metric("tenon_eviction_told_seconds_count");
+        (told == Some(expected)).then_some(()).ok_or(told)
+    });
+    assert!((bytes - f64::from(expected) * f64::from(1 << 20)).abs() < 0.5);
+}
+
 #[test]
 fn objects_that_were_neither_used_nor_pinned_go_first_and_are_misses_at_every_node() {
     let cluster = Cluster::start(3);
@@ -117,12 +130,7 @@ fn objects_that_were_neither_used_nor_pinned_go_first_and_are_misses_at_every_no
             answer.expect_error(404, "not_found");
         }
     }
-    let evictions = holder.metric("tenon_evictions_total{reason=\"watermark\"}");
-    let bytes = holder.metric("tenon_evicted_bytes_total{reason=\"watermark\"}");
-    let aged = holder.metric("tenon_eviction_age_seconds_count{reason=\"watermark\"}");
-    let expected = u32::try_from(gone).expect("a count");
-    assert_eq!((evictions, aged), (expected.into(), expected.into()));
-    assert!((bytes - f64::from(expected) * f64::from(1 << 20)).abs() < 0.5);
+    assert_evictions_are_shown(holder, u32::try_from(gone).expect("a count"));
     assert_pins_are_shown(holder);
     assert_accounts(&cluster);
 }
@@ -296,6 +304,9 @@ fn churn(lasts: Duration) {
     };
     for node in cluster.nodes() {
         assert!(evictions(node) > 10.0, "the store was not full");
+        let told = |part: &str| node.metric(&format!("tenon_eviction_told_seconds_{part}"));
+        let within = told("bucket{le=\"0.1\"}") / told("count");
+        println!("{:.1} % of evictions were known to homes within 100 ms", 100.0 * within);
         for (number, key) in pinned.iter().enumerate() {
             assert_same(
                 node.http().get_object(key).expect(200).bytes(),

@@ -2,6 +2,7 @@
 
 use super::args::{Ls, Rm};
 use super::failure::Failure;
+use super::limits::REMOVED_AT_ONCE;
 use super::progress;
 use super::report::Report;
 use super::session::Session;
@@ -77,7 +78,7 @@ async fn rm_prefix(session: &Session, client: &Client, namespace: &Namespace, pr
     let mut after = None;
     loop {
         let page = client
-            .remove_page(namespace, prefix, after, session.deadline(0))
+            .remove_page(namespace, prefix, after, REMOVED_AT_ONCE, session.deadline(0))
             .await
             .map_err(|error| Failure::from(error).while_doing(format_args!("after {removed} objects were removed")))?;
         removed += page.removed;

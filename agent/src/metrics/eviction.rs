@@ -1,6 +1,6 @@
 //! What was evicted, and what is kept from it.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 use tenon_store_core::objects::{Evicted, PinAccount};
 
 use super::Maker;
@@ -12,6 +12,9 @@ const AGES_S: &[f64] = &[
     0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 604_800.0,
 ];
 
+/// Upper bounds of the time until homes know: they are to within 100 ms.
+const TOLD_S: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
 /// Counters of what has gone, and gauges of what is there.
 #[derive(Debug)]
 pub(super) struct EvictionCounters {
@@ -19,6 +22,7 @@ pub(super) struct EvictionCounters {
     bytes: IntCounterVec,
     age_seconds: HistogramVec,
     idle_seconds: HistogramVec,
+    told_seconds: Histogram,
     unreported: IntCounter,
     kept_objects: IntGaugeVec,
     kept_bytes: IntGaugeVec,
@@ -49,6 +53,13 @@ impl EvictionCounters {
                 "tenon_eviction_idle_seconds",
                 "How long evicted objects were not used, by reason.",
             ),
+            told_seconds: make.add(Histogram::with_opts(
+                HistogramOpts::new(
+                    "tenon_eviction_told_seconds",
+                    "How long it took until the homes of an evicted object knew of it.",
+                )
+                .buckets(TOLD_S.to_vec()),
+            )),
             unreported: make.counter(
                 "tenon_evictions_unreported_total",
                 "Evicted objects of which no home was told, because too many are to be told already.",
@@ -92,6 +103,11 @@ impl EvictionCounters {
         self.idle_seconds
             .with_label_values(&reason)
             .observe(seconds(evicted.idle_ms));
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
+    pub(super) fn told(&self, after_ms: u64) {
+        self.told_seconds.observe(after_ms as f64 / 1e3);
     }
 
     pub(super) fn unreported(&self) {

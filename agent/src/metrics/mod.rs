@@ -269,6 +269,11 @@ impl Metrics {
         self.eviction.evicted(evicted);
     }
 
+    /// The homes of an evicted object know of it, so long after it has gone.
+    pub fn eviction_told(&self, after_ms: u64) {
+        self.eviction.told(after_ms);
+    }
+
     /// The homes of an evicted object are not told.
     pub fn eviction_unreported(&self) {
         self.eviction.unreported();

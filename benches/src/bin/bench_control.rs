@@ -22,6 +22,8 @@
 //!   from when it was due if the one before it had not ended by then. `typical_p99_ms` is the median over seconds of the
 //!   99th percentile within each, which a burst of other work on the machine moves less. A wrong answer is a miss of an object that is
 //!   there, a hit of what is not, other bytes, or an error.
+//! * `remove_prefix`: as many objects as in `scale`, on one of 5 nodes, are removed by their prefix, a page of 1,000 after the other, and then again in pages of 128, while the load of `scale` asks for 4,096 others
+//!   (goal: the P99 of each call grows by at most 10 ms).
 //! * `memory`: resident memory of this process per key, at a home that decided puts (the second million), at a home that
 //!   learned from pages in their order (the first million), and at a holder (the second million), with the state
 //!   machines alone. `scale/process/…` is the growth of the daemons, with what the allocator keeps, tables (1.3 KB per
@@ -55,7 +57,7 @@ struct Arguments {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// This many objects for `scale`.
+    /// This many objects for `scale` and `remove_prefix`.
     #[arg(long)]
     objects: Option<u64>,
 }
@@ -68,6 +70,8 @@ enum Part {
     #[value(name = "kill_holder")]
     KillHolder,
     Scale,
+    #[value(name = "remove_prefix")]
+    RemovePrefix,
 }
 
 /// How much is measured.
@@ -143,6 +147,12 @@ async fn run(arguments: &Arguments) -> Result<()> {
     }
     if wants(Part::Scale) {
         scale::run::run(&effort.scale, &mut report).await.context("scale")?;
+    }
+    if wants(Part::RemovePrefix) {
+        let scale::run::Effort { objects, calm, .. } = effort.scale;
+        scale::remove_prefix::run(objects, calm, &mut report)
+            .await
+            .context("remove_prefix")?;
     }
     println!("{}", report.line());
     Ok(())

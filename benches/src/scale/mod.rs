@@ -1,4 +1,5 @@
 //! Many small objects on one node, while a home of their keys dies and comes back empty.
 
 pub mod load;
+pub mod remove_prefix;
 pub mod run;

@@ -17,9 +17,9 @@ use crate::scale::load::{Call, Kind, LIES, Load, PRESENT};
 use crate::transfer::cpu::HostTicks;
 
 const NODES: usize = 5;
-const HOLDER: usize = 0;
+pub(super) const HOLDER: usize = 0;
 /// Nodes through which is asked; each is a home too.
-const ASKED: [usize; 2] = [1, 2];
+pub(super) const ASKED: [usize; 2] = [1, 2];
 /// A home that nobody asks anything but its entries.
 const WITNESS: usize = 3;
 /// The home that dies.
@@ -90,7 +90,7 @@ pub async fn run(effort: &Effort, report: &mut Report) -> Result<()> {
         programs.push(Program::start(&cluster, at).await?);
     }
     let start = Instant::now();
-    put(&programs[0], effort.objects, cluster.id(HOLDER)).await?;
+    put(&programs[0], PRESENT, effort.objects, cluster.id(HOLDER)).await?;
     let put_s = start.elapsed().as_secs_f64();
     let keys = index(&cluster, VICTIM).await.context("the home does not answer")?.keys;
     println!(
@@ -155,7 +155,7 @@ async fn measure(cluster: &mut Cluster, effort: &Effort) -> Result<(Phases, Inde
     Ok((phases, learned))
 }
 
-fn start(objects: u64) -> Result<Cluster> {
+pub(super) fn start(objects: u64) -> Result<Cluster> {
     let spare = Segment {
         bytes: 1 << 20,
         slots: None,
@@ -174,7 +174,7 @@ fn processes(cluster: &Cluster) -> Result<Vec<f64>> {
     ids.iter().map(|id| rss_bytes(&id.to_string())).collect()
 }
 
-async fn put(program: &Program, objects: u64, holder: NodeId) -> Result<()> {
+pub(super) async fn put(program: &Program, prefix: &'static str, objects: u64, holder: NodeId) -> Result<()> {
     let numbers: Vec<u64> = (0..objects).collect();
     let mut putting = tokio::task::JoinSet::new();
     for batch in numbers.chunks(PUT_BATCH) {
@@ -184,7 +184,7 @@ async fn put(program: &Program, objects: u64, holder: NodeId) -> Result<()> {
             put??;
         }
         let (program, batch) = (program.clone(), batch.to_vec());
-        putting.spawn(async move { program.put(PRESENT, &batch, holder).await });
+        putting.spawn(async move { program.put(prefix, &batch, holder).await });
     }
     while let Some(put) = putting.join_next().await {
         put??;

@@ -56,6 +56,8 @@ pub struct Evicted {
     pub len_bytes: u64,
     /// Why it has gone.
     pub reason: EvictReason,
+    /// When it has gone.
+    pub at: Time,
     /// How long it was there.
     pub age_ms: u64,
     /// How long it was not used.
@@ -425,6 +427,7 @@ impl<T: SegmentTable> Holder<T> {
             generation: region.generation,
             len_bytes,
             reason,
+            at: self.now,
             age_ms: self.now.since_ms(object.sealed_at),
             idle_ms: self.now.since_ms(object.used_at),
         });
