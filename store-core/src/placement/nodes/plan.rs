@@ -439,7 +439,7 @@ impl NodePlan {
     }
 
     /// Looks at all nodes that were passed over, for the items that would have no room otherwise.
-    fn confirm(&mut self, table: &NodeTable, actions: &mut Vec<Action>) {
+    fn confirm(&mut self, table: &mut NodeTable, actions: &mut Vec<Action>) {
         let nodes: Vec<NodeIndex> = table.usable().collect();
         let mut questions = vec![Vec::new(); nodes.len()];
         for item in 0..self.items.len() {
@@ -453,6 +453,7 @@ impl NodePlan {
             for (&node, question) in nodes.iter().zip(&mut questions) {
                 if !state.tried.contains(&node) {
                     state.looking.push(node);
+                    table.looked_at(state.item.len_bytes);
                     question.push(item);
                 }
             }

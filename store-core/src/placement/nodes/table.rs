@@ -317,6 +317,15 @@ impl NodeTable {
     /// A question of so many bytes is under way to a node.
     pub(super) fn asked(&mut self, node: NodeIndex, len_bytes: u64) {
         self.nodes[node.0].asked_bytes += len_bytes;
+        self.note_len(len_bytes);
+    }
+
+    /// A node is asked whether it may have room for so many bytes: a question too, but nothing of its room goes with it.
+    pub(super) fn looked_at(&mut self, len_bytes: u64) {
+        self.note_len(len_bytes);
+    }
+
+    fn note_len(&mut self, len_bytes: u64) {
         self.mean_len_bytes += (len_bytes as f64 - self.mean_len_bytes) / MEAN_LEN_QUESTIONS;
     }
 
