@@ -48,8 +48,6 @@ use tokio::runtime::Runtime;
 const COORDINATOR: usize = 0;
 const HOLDER: usize = 1;
 const LATENCY_BYTES: u64 = 4 << 10;
-/// How single reads are named among the subjects.
-const LATENCY: &str = "latency";
 const MACHINE_MIB: u32 = 1536;
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -65,7 +63,7 @@ struct Arguments {
     /// Only transfers of these sizes, such as `4KiB,1MiB`.
     #[arg(long, value_delimiter = ',')]
     size: Vec<String>,
-    /// Only these subjects, such as `engine_read,perftest_read`; `latency` for single reads.
+    /// Only these subjects, such as `engine_read,perftest_read`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Be where the devices are, and measure.
@@ -231,14 +229,6 @@ impl Bench {
         })
     }
 
-    /// The sizes of which anything is measured.
-    fn sizes(&self) -> Vec<Size> {
-        match self.subjects.is_empty() {
-            true => Vec::new(),
-            false => self.effort.sizes.clone(),
-        }
-    }
-
     /// Measures all subjects in turns.
     async fn measure(&self, size: Size) -> Result<Vec<Series>> {
         let series = self.subjects.iter().map(|&(name, subject)| Series {
@@ -331,10 +321,6 @@ fn print(report: &mut Report, size: &str, series: &[Series]) {
     }
 }
 
-fn is_wanted(name: &str, only: &[String]) -> bool {
-    only.is_empty() || only.iter().any(|wanted| wanted == name)
-}
-
 /// Those of these names; all if there are none.
 fn subjects(names: &[String]) -> Result<Vec<(&'static str, Subject)>> {
     if names.is_empty() {
@@ -345,7 +331,7 @@ fn subjects(names: &[String]) -> Result<Vec<(&'static str, Subject)>> {
         all.find(|(known, _)| known == name)
             .with_context(|| format!("there is no subject {name:?}"))
     };
-    names.iter().filter(|name| *name != LATENCY).map(find).collect()
+    names.iter().map(find).collect()
 }
 
 async fn measure(arguments: &Arguments) -> Result<()> {
@@ -400,7 +386,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         "{:32} {:>8} {:>19} {:>9}   × perftest",
         "case", "MB/s", "(min … max)", "CPU s/GB"
     );
-    for size in bench.sizes() {
+    for size in bench.effort.sizes.clone() {
         (bench.objects, bench.objects_over_tcp) = (objects(&client, size)?, objects(&tcp_client, size)?);
         let series = bench
             .measure(size)
@@ -408,7 +394,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
             .with_context(|| format!("transfers of {}", size.name))?;
         print(&mut report, size.name, &series);
     }
-    if is_wanted(LATENCY, &arguments.only) {
+    if arguments.only.is_empty() {
         bench.measure_latency(&mut report).await?;
     }
     println!("{}", report.line());
