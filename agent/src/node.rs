@@ -6,7 +6,7 @@ use crate::evict::Untold;
 use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
 use crate::metrics::Metrics;
-use crate::peers::{Dialler, OnNews, Peers};
+use crate::peers::{Dialler, OnNews, Peers, other_answer};
 use crate::publish::Publisher;
 use crate::rooms::{Rooms, told};
 use crate::sessions::Sessions;
@@ -362,10 +362,7 @@ impl Node {
                 self.rooms.hear(node, &hint);
                 Ok((*reply, hint))
             }
-            _ => Err(ServiceError::new(
-                ErrorCode::Internal,
-                "a member answered another question than it was asked",
-            )),
+            _ => Err(other_answer()),
         }
     }
 
@@ -386,10 +383,7 @@ impl Node {
                 self.rooms.hear(node, &hint);
                 Ok((refusals, hint))
             }
-            _ => Err(ServiceError::new(
-                ErrorCode::Internal,
-                "a member answered another question than it was asked",
-            )),
+            _ => Err(other_answer()),
         }
     }
 

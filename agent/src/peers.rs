@@ -112,10 +112,7 @@ impl Peer {
         match self.answer_on(&self.control, request, deadline).await {
             Ok(Reply::Member(reply)) => Ok(reply),
             Ok(Reply::Failed(error)) => Err(error),
-            Ok(_) => Err(ServiceError::new(
-                ErrorCode::Internal,
-                "a member answered another question than it was asked",
-            )),
+            Ok(_) => Err(other_answer()),
             Err(error @ (LinkError::TooLarge { .. } | LinkError::Protocol { .. })) => {
                 Err(ServiceError::new(ErrorCode::Internal, error.to_string()))
             }
@@ -474,4 +471,12 @@ impl Peers {
             Some((peer.node, format!("member {} is refused: {reason}", peer.node)))
         })
     }
+}
+
+/// What is said of an answer that is none to the question.
+pub(crate) fn other_answer() -> ServiceError {
+    ServiceError::new(
+        ErrorCode::Internal,
+        "a member answered another question than it was asked",
+    )
 }

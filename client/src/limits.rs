@@ -72,6 +72,8 @@ pub const GET_WHOLE_BYTES_MAX: u64 = 8 << 30;
 /// A token is used until this much of its life is left.
 pub const TOKEN_RENEW_BEFORE_MS: u64 = 10_000;
 
+/// Keys that are removed in one call, where all that begins with a prefix is: a call of more would keep others waiting.
+pub const REMOVE_PAGE_KEYS: u32 = 128;
 /// Reads past their owner are told to it as uses this long after the first of them …
 pub const MARKS_EVERY_MS: u64 = 200;
 /// … at most so many at once …

@@ -1,8 +1,10 @@
 //! Removals: of keys, and of everything under a prefix.
 
+use crate::client::per_key;
+use crate::control::reply;
 use crate::{Client, ClientError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{KeysRequest, Reply, Request};
+use tenon_protocol::message::{KeysRequest, Request};
 use tenon_protocol::name::Namespace;
 use tokio::time::Instant;
 
@@ -29,21 +31,18 @@ impl Client {
         deadline: Instant,
     ) -> Vec<Result<bool, ClientError>> {
         let service = &self.core.service;
-        crate::client::per_key("remove", keys, async |keys| {
+        per_key("remove", keys, async |keys| {
             let namespace = namespace.to_string();
             let request = Request::Remove(KeysRequest { namespace, keys });
-            let removed = |reply| match reply {
-                Reply::Remove(removed) => Ok(removed),
-                other => Err(other),
-            };
-            service.call(request, deadline, removed).await
+            service.call(request, deadline, reply!(Remove)).await
         })
         .await
     }
 
     /// Removes the first keys that begin with `prefix` and come after `after`, in byte order, at most `limit`: what they have when it is their turn. A
     /// whole prefix, or with an empty one a whole namespace, is removed by going on until there is no next page: each is a short
-    /// call, so that others are served in between, and who stops in the middle has removed what was answered so.
+    /// call, so that others are served in between ([`REMOVE_PAGE_KEYS`](crate::limits::REMOVE_PAGE_KEYS)), and who stops in the middle has removed what
+    /// was answered so.
     pub async fn remove_page(
         &self,
         namespace: &Namespace,

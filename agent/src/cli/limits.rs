@@ -17,8 +17,6 @@ pub(super) const LIST_ENTRIES_DEFAULT: u64 = 100_000;
 pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
 /// Most keys of one `rm`, `touch`, `pin` or `unpin`: what one message to the agent holds.
 pub(super) const KEYS_MAX: usize = tenon_protocol::limits::BATCH_KEYS_MAX;
-/// Keys that are removed in one call, where all that begins with a prefix is: others are served between the calls.
-pub(super) const REMOVED_AT_ONCE: u32 = 128;
 /// Peers that `doctor` dials at once: enough for the largest cluster to take seconds, few enough not to be a storm.
 pub(super) const DOCTOR_PEERS_AT_ONCE: usize = 64;
 /// Calls to each of them, of which the quickest counts: what delays one seldom delays all.

@@ -2,13 +2,13 @@
 
 use super::args::{Ls, Rm};
 use super::failure::Failure;
-use super::limits::REMOVED_AT_ONCE;
 use super::progress;
 use super::report::Report;
 use super::session::Session;
 use super::text;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use tenon_client::limits::REMOVE_PAGE_KEYS;
 use tenon_client::{Client, ClientError, ObjectInfo};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::NodeId;
@@ -78,7 +78,7 @@ async fn rm_prefix(session: &Session, client: &Client, namespace: &Namespace, pr
     let mut after = None;
     loop {
         let page = client
-            .remove_page(namespace, prefix, after, REMOVED_AT_ONCE, session.deadline(0))
+            .remove_page(namespace, prefix, after, REMOVE_PAGE_KEYS, session.deadline(0))
             .await
             .map_err(|error| Failure::from(error).while_doing(format_args!("after {removed} objects were removed")))?;
         removed += page.removed;
@@ -91,23 +91,23 @@ async fn rm_prefix(session: &Session, client: &Client, namespace: &Namespace, pr
         }
     }
     let missing: Vec<NodeId> = missing.into_iter().collect();
-    let failures = failed
-        .into_iter()
-        .map(|(key, error)| Failure::from(error).while_doing(format_args!("cannot remove {key:?}")));
-    let mut failures: Vec<Failure> = failures.collect();
-    let json = json!({
-        "removed": removed,
-        "failed": failures.iter().map(Failure::json).collect::<Vec<_>>(),
-        "complete": missing.is_empty(),
-        "missing": missing,
-    });
+    let (mut failures, mut told) = (Vec::new(), Vec::new());
+    for (key, error) in failed {
+        let failure = not_removed(&key, error);
+        told.push(json!({ "key": key, "error": failure.json() }));
+        failures.push(failure);
+    }
     failures.extend(not_answering(&missing, "what it holds is not removed"));
     Ok(Report {
         text: format!("removed {removed} objects\n"),
-        json,
+        json: json!({ "removed": removed, "failed": told, "complete": missing.is_empty(), "missing": missing }),
         failures,
         remark: None,
     })
+}
+
+fn not_removed(key: &str, error: ClientError) -> Failure {
+    Failure::from(error).while_doing(format_args!("cannot remove {key:?}"))
 }
 
 async fn rm_keys(
@@ -141,7 +141,7 @@ async fn rm_keys(
                 results.push(json!({ "key": key, "removed": true, "waits_for": node }));
             }
             Err(error) => {
-                let failure = Failure::from(error).while_doing(format_args!("cannot remove {key:?}"));
+                let failure = not_removed(&key, error);
                 results.push(json!({ "key": key, "error": failure.json() }));
                 report.failures.push(failure);
             }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use bytes::Bytes;
-use tenon_client::{ObjectInfo, PutOptions};
+use tenon_client::{ObjectInfo, PutOptions, RemovedPage};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{Committed, NodeRef, Reply, Request};
-use tenon_protocol::name::ObjectName;
+use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
 use tenon_transport::{RemoteKey, Slice};
@@ -20,6 +20,16 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
 
     /// One call of the control service.
     fn call(&self, deadline: Instant, request: Request) -> BoxFuture<'_, Reply>;
+
+    /// Removes the first keys of a namespace that begin with a prefix and come after another one, at most `limit`.
+    fn remove_page<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        prefix: &'a str,
+        after: Option<String>,
+        limit: u32,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<RemovedPage, ServiceError>>;
 
     /// Finds an object and verifies what its table says; `None` is a miss.
     fn open<'a>(

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use serde::{Deserialize, Serialize};
+use tenon_client::limits::REMOVE_PAGE_KEYS;
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{NodeId, SegmentId};
 use tenon_protocol::limits::LIST_ENTRIES_MAX;
@@ -272,7 +273,7 @@ pub(super) struct PageQuery {
 /// What became of a page of keys that were to be removed.
 #[derive(Debug, Serialize)]
 pub(super) struct RemovedPage {
-    removed: usize,
+    removed: u64,
     failed: Vec<FailedKey>,
     next: Option<String>,
     complete: bool,
@@ -291,45 +292,24 @@ pub(super) async fn remove_page(
     Query(asked): Query<PageQuery>,
     uri: Uri,
 ) -> Result<Json<RemovedPage>, ApiError> {
-    let namespace = path::namespace(&uri)?.to_string();
+    let namespace = path::namespace(&uri)?;
     let deadline = Patience::new(asked.timeout_ms)?.deadline(0);
-    let request = ServiceRequest::List(ListRequest {
-        namespace: namespace.clone(),
-        prefix: asked.prefix,
-        after: asked.after,
-        limit: asked.limit.unwrap_or(LIST_ENTRIES_MAX),
+    let (after, limit) = (asked.after, asked.limit.unwrap_or(REMOVE_PAGE_KEYS));
+    let removing = front
+        .backend
+        .remove_page(&namespace, &asked.prefix, after, limit, deadline);
+    let page = removing.await?;
+    let failed = page.failed.into_iter().map(|(key, error)| FailedKey {
+        key,
+        error: OwnedError(error.into()),
     });
-    let Reply::List(listed) = front.call(deadline, request).await? else {
-        return Err(ApiError::unexpected_reply());
-    };
-    let keys: Vec<String> = listed.entries.into_iter().map(|entry| entry.key).collect();
-    let mut page = RemovedPage {
-        removed: 0,
-        failed: Vec::new(),
-        next: keys.last().filter(|_| listed.more).cloned(),
-        complete: listed.complete,
-        missing: listed.missing,
-    };
-    if keys.is_empty() {
-        return Ok(Json(page));
-    }
-    let request = ServiceRequest::Remove(KeysRequest {
-        namespace,
-        keys: keys.clone(),
-    });
-    let Reply::Remove(removed) = front.call(deadline, request).await? else {
-        return Err(ApiError::unexpected_reply());
-    };
-    for (key, removed) in keys.into_iter().zip(removed) {
-        match removed {
-            Ok(was_there) => page.removed += usize::from(was_there),
-            Err(error) => page.failed.push(FailedKey {
-                key,
-                error: OwnedError(error),
-            }),
-        }
-    }
-    Ok(Json(page))
+    Ok(Json(RemovedPage {
+        removed: page.removed,
+        failed: failed.collect(),
+        next: page.next,
+        complete: page.missing.is_empty(),
+        missing: page.missing,
+    }))
 }
 
 /// `POST /v1/keep`.

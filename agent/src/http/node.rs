@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use tenon_client::{ClientError, ObjectInfo, ObjectReader, PutOptions, PutStream};
+use tenon_client::{ClientError, ObjectInfo, ObjectReader, PutOptions, PutStream, RemovedPage};
 use tenon_protocol::error::{NoSpace, ServiceError};
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{Committed, NodeRef, Reply, Request};
-use tenon_protocol::name::ObjectName;
+use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
 use tenon_transport::{RemoteKey, Slice};
@@ -79,6 +79,21 @@ impl Backend for NodeBackend {
                 Ok(node) => node.call(Caller::Http, deadline, request).await,
                 Err(error) => Reply::Failed(error),
             }
+        })
+    }
+
+    fn remove_page<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        prefix: &'a str,
+        after: Option<String>,
+        limit: u32,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<RemovedPage, ServiceError>> {
+        Box::pin(async move {
+            let client = self.node()?.client();
+            let removed = client.remove_page(namespace, prefix, after, limit, deadline);
+            removed.await.map_err(service_error)
         })
     }
 

@@ -181,35 +181,25 @@ impl<R> Answers<R> {
     ) -> Vec<Action> {
         let asked = question.items.len();
         match heard {
-            Heard::Asked(Answer { hint: None, .. }) => {
-                driving.answered(question, &[]);
-                self.silent = Some(question.node);
-                rooms.on(plan, Event::Silent { node })
-            }
-            Heard::Looked(Answer { hint: None, .. }) => {
-                driving.looked(question, &[]);
-                self.silent = Some(question.node);
-                rooms.on(plan, Event::Silent { node })
-            }
-            Heard::Asked(Answer {
-                hint: Some(hint),
-                items,
-            }) => {
-                let results = per_key(items, asked);
+            Heard::Asked(Answer { hint, items }) => {
+                let results = hint.map_or_else(Vec::new, |_| per_key(items, asked));
                 driving.answered(question, &results);
-                let items = self.note(node, question, results);
-                rooms.answered(plan, node, items, &hint)
+                if let Some(hint) = hint {
+                    let items = self.note(node, question, results);
+                    return rooms.answered(plan, node, items, &hint);
+                }
             }
-            Heard::Looked(Answer {
-                hint: Some(hint),
-                items,
-            }) => {
-                let results = per_key(items, asked);
+            Heard::Looked(Answer { hint, items }) => {
+                let results = hint.map_or_else(Vec::new, |_| per_key(items, asked));
                 driving.looked(question, &results);
-                let items = self.note_looked(question, results);
-                rooms.looked(plan, node, items, &hint)
+                if let Some(hint) = hint {
+                    let items = self.note_looked(question, results);
+                    return rooms.looked(plan, node, items, &hint);
+                }
             }
         }
+        self.silent = Some(question.node);
+        rooms.on(plan, Event::Silent { node })
     }
 
     /// Keeps why a node that was looked at has no room; answers for which items it may have some. Where it cannot tell it is asked.

@@ -5,6 +5,7 @@ use super::{Caller, check_batch};
 use crate::holder::{CommitKey, Owner, ReserveKey};
 use crate::metrics;
 use crate::node::Node;
+use crate::peers::other_answer;
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -365,9 +366,6 @@ where
 pub(super) fn unexpected(reply: &Reply) -> ServiceError {
     match reply {
         Reply::Failed(error) => error.clone(),
-        _ => ServiceError::new(
-            ErrorCode::Internal,
-            "a member answered another question than it was asked",
-        ),
+        _ => other_answer(),
     }
 }

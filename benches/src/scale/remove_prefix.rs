@@ -62,9 +62,11 @@ async fn measure(programs: &[Program], objects: u64, page: u32, calm: Duration, 
         let p99_ms = |since: Instant, until: Instant| {
             let is_of = |call: &&Call| call.kind == kind && call.end > since && call.end <= until;
             let times = calls.iter().filter(is_of).map(|call| call.took.as_secs_f64() * 1e3);
-            Samples::new(times.collect()).quantile(0.99)
+            let times: Vec<f64> = times.collect();
+            ensure!(!times.is_empty(), "no {} ended: name more objects", kind.name());
+            Ok(Samples::new(times).quantile(0.99))
         };
-        let (before, during) = (p99_ms(from, begun), p99_ms(begun, done));
+        let (before, during) = (p99_ms(from, begun)?, p99_ms(begun, done)?);
         let delay = during - before;
         let verdict = if delay <= DELAY_GOAL_MS { "held" } else { "missed" };
         println!(

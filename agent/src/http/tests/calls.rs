@@ -1,11 +1,12 @@
 //! The verbs, and the puts that are made of them.
 
 use serde_json::{Value, json};
+use tenon_client::RemovedPage;
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
 use tenon_protocol::message::{
-    Committed, ExistsReply, ListEntry, ListReply, LocateReply, Located, NodeRef, PutOutcome, Replica, Reply, Request,
+    Committed, ExistsReply, ListReply, ListRequest, LocateReply, Located, NodeRef, PutOutcome, Replica, Reply, Request,
     Reservation, ReserveReply, ReservedRegion,
 };
 
@@ -215,48 +216,39 @@ async fn many_keys_can_be_removed_at_once() {
 #[tokio::test]
 async fn a_page_of_what_begins_with_a_prefix_can_be_removed() {
     let front = Served::start().await;
-    let entry = |key: &str| ListEntry {
-        key: key.to_owned(),
-        len_bytes: 1,
-        version: VERSION,
-        holders: vec![HOLDER],
-        sealed_unix_ms: 0,
-    };
-    let listed = ListReply {
-        entries: vec![entry("a/1"), entry("a/2"), entry("a/3")],
-        more: true,
-        complete: false,
+    let unavailable = ServiceError::unavailable(HOLDER, "it holds the object");
+    *front.node.removed_page.lock() = RemovedPage {
+        removed: 2,
+        failed: vec![("a/3".into(), unavailable.into())],
+        next: Some("a/3".into()),
         missing: vec![HOLDER],
     };
-    let removed = vec![
-        Ok(true),
-        Ok(false),
-        Err(ServiceError::unavailable(HOLDER, "it holds the object")),
-    ];
-    let replies = [Reply::List(listed), Reply::Remove(removed)];
-    front.node.replies.lock().extend(replies);
-    let page = front
-        .ask(
-            "DELETE",
-            "/v1/namespaces/n/objects?prefix=a%2F&after=a%2F0&limit=3",
-            &[],
-            b"",
-        )
-        .await;
-    assert_eq!(page.status, 200);
-    let page = page.json();
-    assert_eq!((&page["removed"], &page["next"]), (&json!(1), &json!("a/3")), "{page}");
+    let path = "/v1/namespaces/n/objects?prefix=a%2F&after=a%2F0&limit=3";
+    let page = front.ask("DELETE", path, &[], b"").await;
+    let (status, page) = (page.status, page.json());
+    assert_eq!(
+        (status, &page["removed"], &page["next"]),
+        (200, &json!(2), &json!("a/3")),
+        "{page}"
+    );
     assert_eq!(
         (&page["complete"], &page["missing"]),
         (&json!(false), &json!([HOLDER])),
         "{page}"
     );
-    assert_eq!(page["failed"][0]["key"], "a/3", "{page}");
-    assert_eq!(page["failed"][0]["error"]["code"], "unavailable", "{page}");
-    let Request::Remove(call) = last_call(&front) else {
-        panic!("keys were removed")
+    let failed = &page["failed"][0];
+    assert_eq!(
+        (&failed["key"], &failed["error"]["code"]),
+        (&json!("a/3"), &json!("unavailable")),
+        "{page}"
+    );
+    let asked = ListRequest {
+        namespace: "n".into(),
+        prefix: "a/".into(),
+        after: Some("a/0".into()),
+        limit: 3,
     };
-    assert_eq!((call.namespace.as_str(), call.keys.len()), ("n", 3));
+    assert_eq!(*front.node.asked_page.lock(), Some(asked));
 }
 
 #[tokio::test]

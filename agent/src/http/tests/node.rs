@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tenon_client::{ObjectInfo, PutOptions};
+use tenon_client::{ObjectInfo, PutOptions, RemovedPage};
 use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, NodeId, PutId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply};
-use tenon_protocol::name::ObjectName;
+use tenon_protocol::message::{Committed, ListRequest, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply};
+use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
 use tenon_transport::{RemoteKey, Slice};
@@ -43,6 +43,9 @@ pub(super) struct FakeNode {
     pub(super) replies: Mutex<VecDeque<Reply>>,
     /// What was called.
     pub(super) calls: Mutex<Vec<Request>>,
+    /// What comes of the next removal of a page, and which page it was asked for.
+    pub(super) removed_page: Mutex<RemovedPage>,
+    pub(super) asked_page: Mutex<Option<ListRequest>>,
     /// Options of the last put.
     pub(super) put_options: Mutex<PutOptions>,
     /// Pieces written to reserved regions.
@@ -69,7 +72,7 @@ impl FakeNode {
         match request {
             Request::Remove(request) => {
                 let mut objects = self.objects.lock();
-                let namespace = tenon_protocol::name::Namespace::new(&request.namespace).unwrap();
+                let namespace = Namespace::new(&request.namespace).unwrap();
                 let remove = |key: &String| Ok(objects.remove(&ObjectName::new(&namespace, key)?).is_some());
                 Reply::Remove(request.keys.iter().map(remove).collect())
             }
@@ -100,6 +103,24 @@ impl Backend for FakeNode {
         let reply = self.answer(&request);
         self.calls.lock().push(request);
         Box::pin(async move { reply })
+    }
+
+    fn remove_page<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        prefix: &'a str,
+        after: Option<String>,
+        limit: u32,
+        _deadline: Instant,
+    ) -> BoxFuture<'a, Result<RemovedPage, ServiceError>> {
+        *self.asked_page.lock() = Some(ListRequest {
+            namespace: namespace.to_string(),
+            prefix: prefix.to_owned(),
+            after,
+            limit,
+        });
+        let page = std::mem::take(&mut *self.removed_page.lock());
+        Box::pin(async move { Ok(page) })
     }
 
     fn open<'a>(
