@@ -1,6 +1,7 @@
 //! The node agent: configuration, identity, HTTP, metrics, and the seam between decisions and transport.
 #![forbid(unsafe_code)]
 
+mod alarms;
 pub mod assemble;
 pub mod cli;
 mod clock;

@@ -1,5 +1,6 @@
 //! One running agent: everything that its fronts and drivers share.
 
+use crate::alarms;
 use crate::config::PlacementConfig;
 use crate::embedded;
 use crate::evict::Untold;
@@ -17,7 +18,7 @@ use tenon_client::{Client, Transports};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{ClusterId, Incarnation, NodeId, SessionId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
-use tenon_protocol::message::{Reply, Request};
+use tenon_protocol::message::{Alarm, Reply, Request};
 use tenon_protocol::name::Namespace;
 use tenon_protocol::placement::{FitHint, PlacementPolicy};
 use tenon_store_core::directory::Event;
@@ -187,6 +188,11 @@ impl Node {
             reasons.push("the node is draining".to_owned());
         }
         reasons
+    }
+
+    /// What an operator should look at.
+    pub fn alarms(&self) -> Vec<Alarm> {
+        alarms::all(&self.peers)
     }
 
     /// From now on no put is placed here; everything else goes on.

@@ -5,6 +5,7 @@
 //! that are waiting for it the rest of its bound, once; from then on every call says `unavailable` at once until a
 //! probe succeeds.
 
+use crate::alarms::Silence;
 use crate::clock;
 use crate::refusals;
 use crate::rooms::Rooms;
@@ -75,6 +76,7 @@ pub(crate) struct Peer {
     called: Notify,
     on_news: OnNews,
     rooms: Arc<Rooms>,
+    silence: Arc<Silence>,
 }
 
 impl std::fmt::Debug for Peer {
@@ -236,8 +238,10 @@ impl Peer {
         {
             tracing::info!(node = %self.node, ?state, "member changed its state");
             self.rooms.set_usable(self.node, may_ask(state));
-            if state == NodeState::Unreachable {
-                self.hang_up();
+            match state {
+                NodeState::Unreachable => self.hang_up(),
+                NodeState::Alive | NodeState::Refused => self.silence.answered(self.node),
+                NodeState::Unknown => {}
             }
             self.tell_if_lost(state);
         }
@@ -245,6 +249,7 @@ impl Peer {
 
     fn tell_if_lost(&self, state: NodeState) {
         if state == NodeState::Unreachable {
+            self.silence.fell_silent(self.node);
             (self.on_news)(Event::Lost { node: self.node });
         }
     }
@@ -343,6 +348,7 @@ fn may_ask(state: NodeState) -> bool {
 #[derive(Debug)]
 pub(crate) struct Peers {
     members: BTreeMap<NodeId, Arc<Peer>>,
+    silence: Arc<Silence>,
 }
 
 impl Peers {
@@ -354,6 +360,7 @@ impl Peers {
         on_news: &OnNews,
         rooms: &Arc<Rooms>,
     ) -> Self {
+        let silence = Arc::new(Silence::new(members.len() + 1));
         let peer = |(node, endpoint)| {
             let peer = Peer {
                 node,
@@ -370,11 +377,13 @@ impl Peers {
                 called: Notify::new(),
                 on_news: Arc::clone(on_news),
                 rooms: Arc::clone(rooms),
+                silence: Arc::clone(&silence),
             };
             (node, Arc::new(peer))
         };
         Self {
             members: members.into_iter().map(peer).collect(),
+            silence,
         }
     }
 
@@ -462,6 +471,11 @@ impl Peers {
     /// What is known of each.
     pub(crate) fn infos(&self) -> impl Iterator<Item = NodeInfo> {
         self.members.values().map(|peer| peer.info())
+    }
+
+    /// Who of them has fallen silent.
+    pub(crate) fn silence(&self) -> &Silence {
+        &self.silence
     }
 
     /// The members that refuse us or are refused, with the reason.

@@ -10,6 +10,7 @@
 //! * [`table`] – the descriptor and key table that lie beside a segment.
 //! * [`placement`] – what nodes say of their room, dry runs, maps of segments.
 //! * [`message`] – what the control service is asked and what it answers.
+//! * [`overview`] – what a node tells of itself and of the other members.
 //! * [`error`] – the stable error codes.
 //! * [`codec`] – bytes from messages and back.
 //! * [`limits`] – every bound of the above.
@@ -17,7 +18,7 @@
 
 /// The version of all that crosses a link. It is raised with each change that makes builds of before and after misread each
 /// other; the handshake refuses who speaks another one. `tests/wire` has the formats of calls of this version.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;
 
 pub mod checksum;
 pub mod codec;
@@ -27,5 +28,6 @@ pub mod limits;
 pub mod member;
 pub mod message;
 pub mod name;
+pub mod overview;
 pub mod placement;
 pub mod table;

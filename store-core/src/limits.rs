@@ -83,6 +83,9 @@ pub const PROBE_BACKOFF_MS_MIN: u64 = 50;
 /// Longest wait between two probes of a member that does not answer.
 pub const PROBE_BACKOFF_MS_MAX: u64 = 5_000;
 
+/// Members that fall silent within so long of each other do so together.
+pub const SILENT_TOGETHER_MS: u64 = 10_000;
+
 // ---- Objects and outcomes ----
 
 /// How long a put's outcome is remembered for retries.

@@ -86,13 +86,17 @@ pub(super) fn nodes(reply: &NodesReply) -> String {
         "",
     ])];
     rows.extend(reply.nodes.iter().map(node));
-    format!(
+    let mut text = format!(
         "{}view: {}, revision {}\nindex of this agent: {}\n",
         table(&rows),
         reply.view_source,
         reply.view_revision,
         index(&reply.index)
-    )
+    );
+    for alarm in &reply.alarms {
+        text.push_str(&format!("alarm {}: {}\n", alarm.kind.name(), alarm.message));
+    }
+    text
 }
 
 /// What of an index is worth a look.
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
     use tenon_protocol::checksum::Checksums;
     use tenon_protocol::ids::{Epoch, Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
-    use tenon_protocol::message::{Replica, SpaceAccount};
+    use tenon_protocol::message::{Alarm, AlarmKind, Replica, SpaceAccount};
     use tenon_protocol::name::{Namespace, ObjectName};
 
     fn version() -> Version {
@@ -314,7 +318,7 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
     }
 
     #[test]
-    fn nodes_and_segments_are_tables() {
+    fn nodes_are_a_table_with_alarms_below() {
         let space = SpaceAccount {
             capacity_bytes: 1 << 30,
             free_bytes: 1 << 29,
@@ -349,10 +353,16 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
                 unannounced_members: 1,
                 ..IndexInfo::default()
             }),
+            alarms: vec![Alarm {
+                kind: AlarmKind::MembersSilent,
+                nodes: Vec::new(),
+                message: "2 of 3 members".into(),
+            }],
         };
         let text = nodes(&reply);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[5], "alarm members_silent: 2 of 3 members");
         assert!(
             lines[1].contains("alive") && lines[1].contains("512.00 MiB") && lines[1].ends_with("(this agent)"),
             "{text}"
@@ -363,7 +373,10 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
             lines[4],
             "index of this agent: learning, 1 members to announce, 12 keys"
         );
+    }
 
+    #[test]
+    fn segments_are_a_table() {
         let segment = SegmentInfo {
             node: NodeId::from_bytes([1; 16]),
             segment: SegmentId(1),

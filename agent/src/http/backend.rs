@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tenon_client::{ObjectInfo, PutOptions, RemovedPage};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{Committed, NodeRef, Reply, Request};
+use tenon_protocol::message::{Alarm, Committed, NodeRef, Reply, Request};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
@@ -63,6 +63,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
 
     /// Why the node should not be given work; empty if it is ready.
     fn unready(&self) -> Vec<String>;
+
+    /// What an operator should look at.
+    fn alarms(&self) -> Vec<Alarm>;
 }
 
 /// An object being read.

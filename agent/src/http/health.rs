@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::Serialize;
+use tenon_protocol::message::Alarm;
 use tokio::time::Instant;
 
 use super::Front;
@@ -35,6 +36,8 @@ pub(super) async fn live() -> Json<Live> {
 pub(super) struct Readiness {
     ready: bool,
     reasons: Vec<String>,
+    /// They do not make it unready by themselves.
+    alarms: Vec<Alarm>,
 }
 
 /// `GET /readyz`: segments are registered, the view is known, and the node is not stopping.
@@ -46,7 +49,8 @@ pub(super) async fn ready(State(front): State<Front>) -> (StatusCode, Json<Readi
         StatusCode::SERVICE_UNAVAILABLE
     };
     let ready = reasons.is_empty();
-    (status, Json(Readiness { ready, reasons }))
+    let alarms = front.backend.alarms();
+    (status, Json(Readiness { ready, reasons, alarms }))
 }
 
 type Typed = [(HeaderName, &'static str); 1];
@@ -59,6 +63,7 @@ pub(super) async fn metrics(State(front): State<Front>) -> Result<(Typed, String
     let text = front.metrics.render(&Snapshot {
         nodes: nodes.nodes,
         index: *nodes.index,
+        alarms: nodes.alarms,
         segments: segments.segments,
         placement: front.backend.placement_counters(),
     });

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tenon_client::{ClientError, ObjectInfo, ObjectReader, PutOptions, PutStream, RemovedPage};
 use tenon_protocol::error::{NoSpace, ServiceError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{Committed, NodeRef, Reply, Request};
+use tenon_protocol::message::{Alarm, Committed, NodeRef, Reply, Request};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
@@ -155,6 +155,10 @@ impl Backend for NodeBackend {
     fn unready(&self) -> Vec<String> {
         let starting = || vec!["the node is starting".to_owned()];
         self.node.get().map_or_else(starting, |node| node.unready())
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        self.node.get().map(|node| node.alarms()).unwrap_or_default()
     }
 }
 

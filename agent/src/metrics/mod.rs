@@ -21,7 +21,7 @@ use prometheus::{
 use tenon_client::Transports;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{IndexInfo, KeyResult, NodeInfo, Reservation, SegmentInfo};
+use tenon_protocol::message::{Alarm, IndexInfo, KeyResult, NodeInfo, Reservation, SegmentInfo};
 use tenon_store_core::objects::{Evicted, PinAccount};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::Why;
@@ -70,6 +70,8 @@ pub struct Snapshot {
     pub nodes: Vec<NodeInfo>,
     /// What this node keeps as a home of keys.
     pub index: IndexInfo,
+    /// What an operator should look at.
+    pub alarms: Vec<Alarm>,
     /// This node's segments.
     pub segments: Vec<SegmentInfo>,
     /// What placement has cost so far.
@@ -314,7 +316,7 @@ impl Metrics {
     /// All metrics in Prometheus's text format, with the state of things that are not counted but looked up.
     pub fn render(&self, now: &Snapshot) -> String {
         let at_scrape = self.at_scrape.lock();
-        at_scrape.set(&now.nodes, &now.index, &now.segments);
+        at_scrape.set(now);
         self.transports.set();
         let mut families = self.registry.gather();
         families.extend(placement::families(&now.placement));

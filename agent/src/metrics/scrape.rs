@@ -1,14 +1,15 @@
 //! Gauges that are set when somebody asks for them.
 
 use prometheus::{GaugeVec, IntCounter, IntGaugeVec};
-use tenon_protocol::message::{IndexInfo, NodeInfo, NodeState, SegmentInfo, SpaceAccount};
+use tenon_protocol::message::{AlarmKind, IndexInfo, NodeState, SegmentInfo, SpaceAccount};
 
-use super::Maker;
+use super::{Maker, Snapshot};
 
 /// What is not counted but looked up when somebody asks.
 #[derive(Debug)]
 pub(super) struct AtScrape {
     nodes: IntGaugeVec,
+    alarms: IntGaugeVec,
     index: [(IntGaugeVec, OfIndex); INDEX.len()],
     conflicts: IntCounter,
     learned: IntCounter,
@@ -85,6 +86,11 @@ impl AtScrape {
         let of_segment = |name: &str, help: &str| make.gauges(name, help, &["segment"]);
         Self {
             nodes: make.gauges("tenon_peers", "Other members of the view by state.", &["state"]),
+            alarms: make.gauges(
+                "tenon_alarms",
+                "What an operator should look at: how many stand, by kind.",
+                &["kind"],
+            ),
             index: std::array::from_fn(|at| {
                 let (name, help, value) = INDEX[at];
                 (make.gauges(name, help, &[]), value)
@@ -119,7 +125,8 @@ impl AtScrape {
         }
     }
 
-    pub(super) fn set(&self, nodes: &[NodeInfo], index: &IndexInfo, segments: &[SegmentInfo]) {
+    pub(super) fn set(&self, now: &Snapshot) {
+        let (nodes, index) = (&now.nodes, &now.index);
         for (family, value) in &self.index {
             family.with_label_values::<&str>(&[]).set(gauge(value(index)));
         }
@@ -130,13 +137,17 @@ impl AtScrape {
             let count = nodes.iter().filter(|node| !node.is_self && node.state == state).count();
             self.nodes.with_label_values(&[label]).set(gauge(count as u64));
         }
+        for kind in AlarmKind::ALL {
+            let count = now.alarms.iter().filter(|alarm| alarm.kind == kind).count();
+            self.alarms.with_label_values(&[kind.name()]).set(gauge(count as u64));
+        }
         // A segment that was given back has no series any more.
         for family in self.of_segments() {
             family.reset();
         }
         self.segment_bytes.reset();
         self.segment_fragmentation.reset();
-        for segment in segments {
+        for segment in &now.segments {
             self.set_segment(segment);
         }
     }

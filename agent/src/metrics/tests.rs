@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::SegmentId;
-use tenon_protocol::message::{NodeState, Request, ReservedRegion, SegmentState, SpaceAccount};
+use tenon_protocol::message::{Alarm, AlarmKind, NodeState, Request, ReservedRegion, SegmentState, SpaceAccount};
 use tenon_store_core::placement::{PlacementFigures, StopReason};
 
 #[track_caller]
@@ -120,6 +120,21 @@ fn other_members_are_counted_by_state() {
     for (state, count) in [("alive", 2), ("unreachable", 1), ("refused", 0), ("unknown", 0)] {
         assert_shows(&text, &format!("tenon_peers{{state=\"{state}\"}} {count}"));
     }
+}
+
+#[test]
+fn alarms_are_counted_by_kind() {
+    let alarm = Alarm {
+        kind: AlarmKind::MemberRefused,
+        nodes: Vec::new(),
+        message: "another list".to_owned(),
+    };
+    let text = Metrics::new().render(&Snapshot {
+        alarms: vec![alarm.clone(), alarm],
+        ..Snapshot::default()
+    });
+    assert_shows(&text, "tenon_alarms{kind=\"member_refused\"} 2");
+    assert_shows(&text, "tenon_alarms{kind=\"members_silent\"} 0");
 }
 
 #[test]

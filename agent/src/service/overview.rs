@@ -33,6 +33,7 @@ impl Node {
             view_revision: self.view().revision(),
             nodes,
             index: Box::new(self.index()),
+            alarms: self.alarms(),
         }
     }
 

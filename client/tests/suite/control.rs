@@ -80,6 +80,7 @@ async fn overviews_are_passed_on() {
         view_revision: 3,
         nodes: Vec::new(),
         index: Box::default(),
+        alarms: Vec::new(),
     };
     let segments = SegmentsReply {
         segments: Vec::new(),

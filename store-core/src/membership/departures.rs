@@ -62,8 +62,8 @@ impl Departures {
     }
 
     /// Members that ran out and are not known to be gone.
-    pub fn waiting(&self) -> usize {
-        self.expired.len()
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = NodeId> {
+        self.expired.keys().copied()
     }
 
     /// Who is gone since the last call.
@@ -100,7 +100,7 @@ mod tests {
         assert!(!departures.is_alarmed());
         assert_eq!(departures.take_gone(at(LEASE_MS + 4)), []);
         assert_eq!(departures.take_gone(at(LEASE_MS + 5)), [node(1)]);
-        assert_eq!(departures.waiting(), 0);
+        assert_eq!(departures.waiting().len(), 0);
     }
 
     #[test]

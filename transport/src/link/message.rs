@@ -7,7 +7,7 @@ use crate::wire::{Fields, put_text};
 
 /// Versions of the protocol that this code speaks, lowest and highest: of links and connections, and of the calls that they
 /// carry. No build speaks those of others.
-pub const VERSIONS: (u16, u16) = (3, 3);
+pub const VERSIONS: (u16, u16) = (4, 4);
 
 const MAGIC: [u8; 8] = *b"TENONLNK";
 pub(crate) const HEADER_BYTES: usize = 16;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenon_protocol::ids::NodeId;
+use tenon_protocol::message::{Alarm, AlarmKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -64,13 +66,28 @@ async fn health_is_told_with_reasons() {
     let ready = front.get("/readyz").await;
     assert_eq!(
         (ready.status, ready.json()),
-        (200, json!({"ready": true, "reasons": []}))
+        (200, json!({"ready": true, "reasons": [], "alarms": []}))
     );
     front.node.faults.lock().unready = vec!["a member has another list".into()];
     let unready = front.get("/readyz").await;
-    let expected = json!({"ready": false, "reasons": ["a member has another list"]});
+    let expected = json!({"ready": false, "reasons": ["a member has another list"], "alarms": []});
     assert_eq!((unready.status, unready.json()), (503, expected));
     assert_eq!(front.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn alarms_are_told_and_do_not_make_a_node_unready() {
+    let front = Served::start().await;
+    front.node.faults.lock().alarms = vec![Alarm {
+        kind: AlarmKind::MembersSilent,
+        nodes: vec![NodeId::from_bytes([2; 16])],
+        message: "2 of 3 members".into(),
+    }];
+    let ready = front.get("/readyz").await;
+    let alarm =
+        json!({"kind": "members_silent", "nodes": ["02020202020202020202020202020202"], "message": "2 of 3 members"});
+    let expected = json!({"ready": true, "reasons": [], "alarms": [alarm]});
+    assert_eq!((ready.status, ready.json()), (200, expected));
 }
 
 #[tokio::test]

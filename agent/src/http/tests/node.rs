@@ -11,7 +11,9 @@ use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, NodeId, PutId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{Committed, ListRequest, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply};
+use tenon_protocol::message::{
+    Alarm, Committed, ListRequest, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply,
+};
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
@@ -31,6 +33,8 @@ pub(super) struct Faults {
     pub(super) piece: Option<(u64, ServiceError)>,
     /// Why the node is not ready.
     pub(super) unready: Vec<String>,
+    /// What an operator should look at.
+    pub(super) alarms: Vec<Alarm>,
 }
 
 type Objects = Arc<Mutex<BTreeMap<ObjectName, (Version, Bytes)>>>;
@@ -81,6 +85,7 @@ impl FakeNode {
                 view_revision: 1,
                 nodes: Vec::new(),
                 index: Box::default(),
+                alarms: Vec::new(),
             }),
             Request::Segments { .. } => Reply::Segments(SegmentsReply {
                 segments: Vec::new(),
@@ -190,6 +195,10 @@ impl Backend for FakeNode {
 
     fn unready(&self) -> Vec<String> {
         self.faults.lock().unready.clone()
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        self.faults.lock().alarms.clone()
     }
 }
 
