@@ -383,7 +383,7 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
             backing: "memfd".into(),
             page_bytes: 4096,
             state: SegmentState::Active,
-            space,
+            space: SpaceAccount::default(),
             slots: 16,
             slots_used: 4,
         };
