@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
+use tenon_protocol::ids::{Epoch, KeyHash, NodeId, PutId, SegmentId, SessionId, Slot};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::member::{self, HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes};
 use tenon_protocol::message::{
@@ -49,6 +49,8 @@ pub(crate) struct ReserveKey {
     pub ttl_ms: Option<u32>,
     /// How the object is to be pinned.
     pub pin: Pin,
+    /// The object is to take the place of the one that the key has.
+    pub replace: bool,
 }
 
 /// One key of a commit.
@@ -219,6 +221,7 @@ impl HolderDriver {
             len_bytes,
             ttl_ms,
             pin,
+            replace,
         } = key;
         let mut grants = self.grants.lock();
         let spec = ReserveSpec {
@@ -228,6 +231,7 @@ impl HolderDriver {
             owner,
             ttl_ms,
             pin,
+            replace,
         };
         let reserved = self.set_aside(spec, may_evict);
         let reserved = reserved.inspect_err(|error| self.count_failure(error))?;
@@ -454,6 +458,15 @@ impl HolderDriver {
         self.settle();
         self.ended.notify_waiters();
         reported
+    }
+
+    /// Makes a copy readable here whose object was committed at another holder. False if it is not needed.
+    pub(crate) fn seal_copy(&self, verified: Verified, epoch: Epoch) -> bool {
+        let unix_ms = clock::unix_ms();
+        let is_sealed = self.core.lock().seal_copy(clock::now(), verified, epoch, unix_ms);
+        self.settle();
+        self.ended.notify_waiters();
+        is_sealed
     }
 
     /// One object that is held, for homes that may not know of it.

@@ -7,6 +7,7 @@ pub mod cli;
 mod clock;
 mod commit;
 pub mod config;
+mod copies;
 mod deciding;
 mod embedded;
 mod evict;

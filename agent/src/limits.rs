@@ -46,6 +46,9 @@ pub use tenon_protocol::limits::INCARNATION_MAX;
 /// Longest file in the state directory: an id or a number.
 pub const STATE_FILE_LEN_BYTES_MAX: u64 = 4096;
 
+/// How often an object is opened for one `GET` whose object is replaced each time before its first byte is read.
+pub(crate) const GET_OPENINGS_MAX: u32 = 4;
+
 /// Connections that the HTTP front holds at once; more wait in the kernel's queue.
 pub const HTTP_CONNECTIONS_MAX: usize = 1024;
 /// Requests of the HTTP front that move objects at once. Each holds at most some 16 pieces.

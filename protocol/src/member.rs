@@ -1,5 +1,6 @@
 //! What members ask each other: on behalf of a client, as homes of keys, and as neighbours.
 
+use crate::checksum::Checksums;
 use crate::error::ServiceError;
 use crate::ids::{Epoch, Generation, Incarnation, KeyHash, NodeId, PutId, SessionId, Version};
 use crate::limits::{EPOCH_MAX, INCARNATION_MAX, OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX, REPLICAS_MAX};
@@ -45,11 +46,35 @@ pub enum MemberRequest {
         /// What the client asked.
         request: ReserveRequest,
     },
+    /// Commit these regions in your own memory as further replicas of objects that their keys have already.
+    CommitCopies(CopiesRequest),
     /// Might regions of these lengths be set aside in your own memory, each by itself? Nothing is.
     Look {
         /// One per object that is to be put.
         lens_bytes: Vec<u64>,
     },
+}
+
+/// See [`MemberRequest::CommitCopies`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesRequest {
+    /// The keys' namespace.
+    pub namespace: String,
+    /// What was written.
+    pub items: Vec<CopyItem>,
+}
+
+/// A further replica of an object, whose bytes have been written to a region that was set aside under the object's put id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyItem {
+    /// Its key.
+    pub key: String,
+    /// Which object of the key.
+    pub version: Version,
+    /// Of the bytes.
+    pub checksums: Checksums,
+    /// Stored with the object.
+    pub fingerprint: Vec<u8>,
 }
 
 /// Names an event that a home has taken in and not decided yet, for one [`MemberRequest::Later`].
@@ -83,6 +108,8 @@ pub enum MemberReply {
     HandOver(Page),
     /// To [`MemberRequest::Heartbeat`].
     Heartbeat(Box<Heartbeat>),
+    /// To [`MemberRequest::CommitCopies`]: one result per item. A copy that is there, and that a home of its key knows of, is a success.
+    CommitCopies(Vec<KeyResult<()>>),
     /// To [`MemberRequest::Look`].
     Look {
         /// One per length: why no region would be set aside, or none if one might be.
@@ -193,6 +220,8 @@ pub enum HomeEventKind {
         len_bytes: u64,
         /// Where it lies.
         replicas: Vec<Replica>,
+        /// It is to take the place of the object that the key has.
+        replace: bool,
     },
     /// The holder has sealed what was accepted.
     Sealed {
@@ -202,6 +231,8 @@ pub enum HomeEventKind {
         holder: NodeId,
         /// Where: another try of the put, elsewhere, may have the same version.
         generation: Generation,
+        /// It has taken the place of the object that the key had: the answer waits until that one's holders have dropped it.
+        replace: bool,
     },
     /// The holder has given up a proposal or dropped the object.
     Withdrawn(Withdrawal),

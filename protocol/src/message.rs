@@ -141,6 +141,13 @@ pub struct PutOptions {
     /// What keeps the objects from being evicted.
     #[serde(default)]
     pub pin: Pin,
+    /// On how many nodes each object is to lie, 1 to [`REPLICAS_MAX`](crate::limits::REPLICAS_MAX); 1 if not given. As many as have room get it,
+    /// and [`Committed::copies`] says how many those were.
+    #[serde(default)]
+    pub replicas: Option<u8>,
+    /// Take the place of the object that the key has.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// What keeps an object from being evicted.
@@ -256,6 +263,9 @@ pub struct Committed {
     pub version: Version,
     /// One home decided alone.
     pub degraded: bool,
+    /// Further holders that have taken the object in this call.
+    #[serde(default)]
+    pub copies: u8,
 }
 
 /// See [`Request::Abort`].
@@ -340,6 +350,9 @@ pub struct Replica {
     pub slot: Slot,
     /// Which use of the region.
     pub generation: Generation,
+    /// It came after the object was committed at another holder, and stands beside that one's.
+    #[serde(default)]
+    pub is_copy: bool,
 }
 
 /// See [`Request::Exists`].

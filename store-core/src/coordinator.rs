@@ -231,6 +231,7 @@ mod tests {
             offset_bytes: 0,
             slot: Slot(0),
             generation: Generation(1),
+            is_copy: false,
         };
         let readable = |states: &[HolderState]| {
             let replicas = (0u8..).zip(states).map(|(holder, _)| replica(holder)).collect();

@@ -149,6 +149,7 @@ mod tests {
             outcome,
             version,
             degraded: false,
+            copies: 0,
         }
     }
 

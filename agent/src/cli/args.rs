@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
+use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::name::Namespace;
 use tenon_transport::link::Endpoint;
 
@@ -97,6 +97,12 @@ pub(super) struct Put {
     /// Keep it from being evicted for so long, as long as others can go
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SOFT_PIN_MS_MAX))]
     pub(super) soft_pin_ms: Option<u64>,
+    /// On how many nodes it is to lie; as many as have room get it
+    #[arg(long, value_name = "N", conflicts_with = "node", value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
+    pub(super) replicas: Option<u8>,
+    /// Take the place of the object that the key has
+    #[arg(long)]
+    pub(super) replace: bool,
     /// Opaque bytes to store with it, in hexadecimal digits
     #[arg(long, value_name = "HEX")]
     pub(super) fingerprint: Option<Fingerprint>,
@@ -262,6 +268,8 @@ mod tests {
             &["put", "--fingerprint", "+1", "k", "f"],
             &["put", "--pin", "--soft-pin-ms", "5", "k", "f"],
             &["put", "--soft-pin-ms", "604800001", "k", "f"],
+            &["put", "--replicas", "0", "k", "f"],
+            &["put", "--replicas", "9", "k", "f"],
             &["pin"],
             &["pin", "--soft-pin-ms", "0", "k"],
             &["touch"],

@@ -302,6 +302,7 @@ mod tests {
                 offset_bytes: 4096,
                 slot: Slot(5),
                 generation: Generation(77),
+                is_copy: false,
             }],
         };
         let expected = "\

@@ -19,18 +19,7 @@ pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> 
     let name = session.name(&put.key)?;
     let mut source = Source::open(&put.file).await?;
     let len_bytes = source.len_bytes;
-    let pin = match put.soft_pin_ms {
-        Some(for_ms) => Pin::Soft { for_ms },
-        None if put.pin => Pin::Hard,
-        None => Pin::None,
-    };
-    let options = PutOptions {
-        node: put.node,
-        ttl_ms: put.ttl_ms,
-        pin,
-        fingerprint: put.fingerprint.map(|fingerprint| fingerprint.0).unwrap_or_default(),
-        ..PutOptions::default()
-    };
+    let options = options(&put);
     let client = session.connect().await?;
     let doing = |failure: Failure| failure.while_doing(format_args!("cannot put {:?}", put.key));
     let started = Instant::now();
@@ -55,13 +44,19 @@ pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> 
         outcome,
         version,
         degraded,
+        copies,
     } = committed;
     let stored = match outcome {
         PutOutcome::Stored => "stored",
         PutOutcome::AlreadyExists => "already there, kept:",
     };
+    let mut text = format!("{stored} {:?}, {len_bytes} bytes, version {version}\n", put.key);
+    let missing = put.replicas.unwrap_or(1).saturating_sub(1 + copies);
+    if missing > 0 && outcome == PutOutcome::Stored {
+        text.push_str(&format!("{missing} of its replicas could not be placed\n"));
+    }
     Ok(Report {
-        text: format!("{stored} {:?}, {len_bytes} bytes, version {version}\n", put.key),
+        text,
         json: json!({
             "key": put.key,
             "namespace": name.namespace().as_str(),
@@ -70,12 +65,31 @@ pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> 
             "version": version,
             "degraded": degraded,
             "holders": holders,
+            "copies": copies,
             "seconds": took.as_secs_f64(),
             "bytes_per_s": text::bytes_per_s(len_bytes, took),
         }),
         remark: Some(text::throughput(len_bytes, took)),
         ..Report::default()
     })
+}
+
+fn options(put: &Put) -> PutOptions {
+    let pin = match put.soft_pin_ms {
+        Some(for_ms) => Pin::Soft { for_ms },
+        None if put.pin => Pin::Hard,
+        None => Pin::None,
+    };
+    let fingerprint = put.fingerprint.as_ref().map(|fingerprint| fingerprint.0.clone());
+    PutOptions {
+        node: put.node,
+        ttl_ms: put.ttl_ms,
+        pin,
+        replicas: put.replicas,
+        replace: put.replace,
+        fingerprint: fingerprint.unwrap_or_default(),
+        ..PutOptions::default()
+    }
 }
 
 /// Gets an object into a file or to standard output.

@@ -30,6 +30,7 @@ use super::error::ApiError;
 use super::extract::{Patience, Query, TimeLimit, query};
 use super::path;
 use super::range::Wanted;
+use crate::limits::GET_OPENINGS_MAX;
 use crate::metrics::{self, Metrics, ReadOutcome};
 
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -43,6 +44,8 @@ struct PutQuery {
     put_id: Option<PutId>,
     pin: Option<bool>,
     soft_pin_ms: Option<u64>,
+    replicas: Option<u8>,
+    replace: Option<bool>,
     timeout_ms: Option<u64>,
 }
 
@@ -97,6 +100,8 @@ async fn store(
         node: asked.node,
         put_id: asked.put_id,
         pin: asked.pin()?,
+        replicas: asked.replicas,
+        replace: asked.replace.unwrap_or(false),
         ..PutOptions::default()
     };
     let deadline = patience.deadline(len_bytes);
@@ -143,11 +148,30 @@ pub(super) async fn get(
 ) -> Result<Response, ApiError> {
     let name = path::object_name(&uri)?;
     let patience = limit.patience()?;
+    let mut openings = 0;
+    loop {
+        openings += 1;
+        match begin(&front, &connection, &name, patience, &headers).await {
+            // Another object took its place before the first byte: that one is as good.
+            Err(error) if error.code() == ErrorCode::Conflict && openings < GET_OPENINGS_MAX => {}
+            begun => return begun,
+        }
+    }
+}
+
+/// Opens an object and reads its first piece; the rest is read as it is taken.
+async fn begin(
+    front: &Front,
+    connection: &ConnectionHandle,
+    name: &ObjectName,
+    patience: Patience,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
     let place = front.admit_transfer(patience.deadline(0)).await?;
-    let source = open(&front, &name, patience).await.inspect_err(|error| {
+    let source = open(front, name, patience).await.inspect_err(|error| {
         front.metrics.got(ReadOutcome::of_error(error.code()));
     })?;
-    let (wanted, mut answer_headers) = (wanted(source.info(), &headers), object_headers(source.info()));
+    let (wanted, mut answer_headers) = (wanted(source.info(), headers), object_headers(source.info()));
     let len_bytes = source.info().len_bytes;
     let (status, range) = match wanted {
         Wanted::Whole => (StatusCode::OK, 0..len_bytes),

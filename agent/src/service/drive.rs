@@ -76,8 +76,13 @@ pub(super) trait Driving {
 /// What has become of an item.
 #[derive(Debug)]
 pub(super) enum Fate<R> {
-    /// What the chosen node answered: it has room, or an error that no other node would answer otherwise.
-    Answered(KeyResult<R>),
+    /// What the chosen nodes answered: they have room, or an error that no other node would answer otherwise.
+    Answered {
+        /// The first of them.
+        first: KeyResult<R>,
+        /// Those of the others that have room.
+        more: Vec<R>,
+    },
     /// No node has room.
     Refused(Refusals),
 }
@@ -236,8 +241,10 @@ impl<R> Answers<R> {
     fn fates(mut self, outcomes: Vec<ItemOutcome>) -> Vec<Fate<R>> {
         let fate = |(item, outcome)| match outcome {
             ItemOutcome::Placed(nodes) => {
-                let given = nodes.first().and_then(|&node| self.given.remove(&(node, item)));
-                Fate::Answered(given.expect("a node that has room has answered"))
+                let mut given = nodes.iter().filter_map(|&node| self.given.remove(&(node, item)));
+                let first = given.next().expect("a node that has room has answered");
+                let more = given.filter_map(Result::ok).collect();
+                Fate::Answered { first, more }
             }
             ItemOutcome::NoSpace(numbers) => Fate::Refused(Refusals {
                 len_bytes: numbers.len_bytes,

@@ -53,7 +53,7 @@ impl Node {
                 let plan = NodePlan::new(&items).map_err(invalid)?;
                 let fates = drive(&rooms, plan, deadline, &mut asking).await;
                 let result = |fate| match fate {
-                    Fate::Answered(result) => result,
+                    Fate::Answered { first, .. } => first,
                     Fate::Refused(refusals) => Err(refusals.into_error()),
                 };
                 fates.into_iter().map(result).collect()

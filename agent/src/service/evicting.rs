@@ -30,12 +30,15 @@ pub(super) async fn evict_for(reserving: &mut Reserving, fates: &mut [Fate<Reser
         let answers = ask(reserving, node, &asked).await;
         for (item, answer) in asked.into_iter().zip(answers) {
             match (answer, &mut fates[item]) {
-                (Ok(reservation), fate) => *fate = Fate::Answered(Ok(reservation)),
+                (Ok(reservation), fate) => {
+                    let (first, more) = (Ok(reservation), Vec::new());
+                    *fate = Fate::Answered { first, more };
+                }
                 (Err(error), Fate::Refused(refusals)) => {
                     refusals.evicted_in_vain(&error);
                     left.push(item);
                 }
-                (Err(_), Fate::Answered(_)) => unreachable!("only what was refused is open"),
+                (Err(_), Fate::Answered { .. }) => unreachable!("only what was refused is open"),
             }
         }
         open = left;

@@ -38,6 +38,9 @@ impl Node {
                     hint: self.fit_hint(),
                 }
             }
+            MemberRequest::CommitCopies(request) => {
+                MemberReply::CommitCopies(self.commit_copies_own(request, deadline).await?)
+            }
             MemberRequest::SessionEnded { session } => {
                 self.holder().session_ended(Owner {
                     coordinator: from,

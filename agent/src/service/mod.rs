@@ -5,6 +5,7 @@
 //! only they can do, one frame per node for a whole batch.
 
 mod batch;
+mod copies;
 mod drive;
 mod dry_run;
 mod evicting;

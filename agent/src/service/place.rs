@@ -54,7 +54,7 @@ impl Node {
         }
         let item = |&place: &usize| PlanItem {
             len_bytes: request.items[place].len_bytes,
-            replicas: 1,
+            replicas: request.options.replicas.unwrap_or(1).into(),
         };
         let items: Vec<PlanItem> = places.iter().map(item).collect();
         let plan = NodePlan::new(&items).map_err(invalid)?;
@@ -71,7 +71,7 @@ impl Node {
         let mut holders = BTreeSet::new();
         for (&place, fate) in reserving.places.iter().zip(fates) {
             let result = match fate {
-                Fate::Answered(result) => result,
+                Fate::Answered { first, more } => first.map(|first| joined(first, more)),
                 Fate::Refused(refusals) => Err(refusals.into_error()),
             };
             self.metrics().placed(self.id(), &result);
@@ -94,6 +94,25 @@ impl Node {
         }
     }
 
+    /// Gives back what a node has set aside for a session, or may have. Nobody waits for it.
+    pub(super) fn release_at(self: &Arc<Self>, holder: NodeId, session: SessionId, request: AbortRequest) {
+        if holder == self.id() {
+            // What it has not it cannot give back.
+            let _ = self.abort_own(session, &request);
+            return;
+        }
+        let me = Arc::clone(self);
+        tokio::spawn(async move {
+            let deadline = Instant::now() + RELEASE_TIMEOUT;
+            let released = me
+                .on_behalf(holder, Some(session), Request::Abort(request), deadline)
+                .await;
+            if let Err(error) = released {
+                tracing::debug!(%holder, %error, "room that is not needed was not given back; it runs out");
+            }
+        });
+    }
+
     /// This node itself is known as it is at the moment.
     pub(super) fn note_own_room(&self) {
         self.rooms().hear(self.id(), &self.fit_hint());
@@ -112,6 +131,12 @@ fn valid_items(request: &ReserveRequest, results: &mut Results<Reservation>) -> 
         }
     }
     Ok(places)
+}
+
+/// The regions of one object on several nodes.
+fn joined(mut first: Reservation, more: Vec<Reservation>) -> Reservation {
+    first.replicas.extend(more.into_iter().flat_map(|more| more.replicas));
+    first
 }
 
 pub(super) fn invalid(error: impl std::fmt::Display) -> ServiceError {
@@ -233,21 +258,7 @@ impl Driving for Reserving {
                 holders: vec![node],
             }],
         };
-        let (me, session) = (Arc::clone(&self.node), self.session);
-        if node == me.id() {
-            // What it has not it cannot give back.
-            let _ = me.abort_own(session, &request);
-            return;
-        }
-        tokio::spawn(async move {
-            let deadline = Instant::now() + RELEASE_TIMEOUT;
-            let released = me
-                .on_behalf(node, Some(session), Request::Abort(request), deadline)
-                .await;
-            if let Err(error) = released {
-                tracing::debug!(holder = %node, %error, "room that is not needed was not given back; it runs out");
-            }
-        });
+        self.node.release_at(node, self.session, request);
     }
 
     fn answered(&mut self, question: &Question, results: &[KeyResult<Reservation>]) {

@@ -1,6 +1,7 @@
 //! Reserve, commit and abort at the coordinator: each key goes to the node that holds, or is to hold, its region.
 
 use super::batch::{NamedKey, Results, group_by, per_key};
+use super::copies::take_further;
 use super::{Caller, check_batch};
 use crate::holder::{CommitKey, Owner, ReserveKey};
 use crate::metrics;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
 use tenon_protocol::limits::{
-    FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX,
+    FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX,
 };
 use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{
@@ -86,6 +87,7 @@ impl Node {
                     len_bytes,
                     ttl_ms: request.options.ttl_ms,
                     pin: request.options.pin,
+                    replace: request.options.replace,
                 };
                 self.holder().reserve(owner, asked, may_evict)
             });
@@ -116,8 +118,9 @@ impl Node {
         let CommitRequest {
             namespace,
             put_id,
-            items,
+            mut items,
         } = request;
+        let further = take_further(&mut items);
         let (mut results, placed) = by_holder(self, items, |item: &CommitItem| &item.holders);
         let commit = |holder, items| {
             let (node, namespace) = (Arc::clone(self), namespace.clone());
@@ -140,7 +143,9 @@ impl Node {
             }
         };
         at_holders(placed, &mut results, commit).await;
-        let committed = results.finish();
+        let mut committed = results.finish();
+        self.commit_further(session, (&namespace, put_id), further, &mut committed, deadline)
+            .await;
         for result in &committed {
             self.metrics().put(match result {
                 Ok(Committed {
@@ -223,12 +228,14 @@ impl Node {
         request: AbortRequest,
     ) -> Result<Vec<KeyResult<bool>>, ServiceError> {
         check_batch(request.items.len())?;
-        let session = self.session_of(caller);
+        let (session, asked) = (self.session_of(caller), request.items.len());
         let AbortRequest {
             namespace,
             put_id,
             items,
         } = request;
+        // Each holder gives its own region back.
+        let (items, of): (Vec<AbortItem>, Vec<usize>) = one_each(items).unzip();
         let (mut results, placed) = by_holder(self, items, |item: &AbortItem| &item.holders);
         let abort = |holder, items| {
             let (node, namespace) = (Arc::clone(self), namespace.clone());
@@ -251,7 +258,11 @@ impl Node {
             }
         };
         at_holders(placed, &mut results, abort).await;
-        Ok(results.finish())
+        let mut joined: Vec<KeyResult<bool>> = vec![Ok(false); asked];
+        for (index, result) in of.into_iter().zip(results.finish()) {
+            join_aborted(&mut joined[index], result);
+        }
+        Ok(joined)
     }
 
     /// Gives back what lies in this node's own memory.
@@ -283,6 +294,17 @@ impl Node {
 
 fn check_options(options: &PutOptions) -> Result<(), ServiceError> {
     check_pin(options.pin)?;
+    if let Some(replicas) = options
+        .replicas
+        .filter(|&replicas| replicas == 0 || replicas > REPLICAS_MAX)
+    {
+        let message = format!("{replicas} replicas: 1 to {REPLICAS_MAX} are allowed");
+        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+    }
+    if options.node.is_some() && options.replicas.unwrap_or(1) > 1 {
+        let message = "an object that is placed on a named node alone has one replica";
+        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+    }
     if options
         .ttl_ms
         .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
@@ -330,10 +352,7 @@ fn by_holder<I, R>(node: &Node, items: Vec<I>, holders_of: impl Fn(&I) -> &Vec<N
             [holder] if node.view().contains(*holder) => placed.push((*holder, (index, item))),
             [holder] => results.set(index, Err(node.unknown_node(*holder))),
             holders => {
-                let message = format!(
-                    "{} holders are named; an object is on exactly one node in this version",
-                    holders.len()
-                );
+                let message = format!("{} holders are named: 1 to {REPLICAS_MAX} are allowed", holders.len());
                 results.set(index, Err(ServiceError::new(ErrorCode::InvalidArgument, message)));
             }
         }
@@ -343,6 +362,29 @@ fn by_holder<I, R>(node: &Node, items: Vec<I>, holders_of: impl Fn(&I) -> &Vec<N
         .into_iter()
         .map(|(holder, group)| (holder, group.into_iter().map(|(_, item)| item).collect()));
     (results, groups.collect())
+}
+
+/// The items of an abort, one per holder, each with its place in the batch. One that names none stands there once, to be refused.
+fn one_each(items: Vec<AbortItem>) -> impl Iterator<Item = (AbortItem, usize)> {
+    items.into_iter().enumerate().flat_map(|(index, item)| {
+        let holders: Vec<Vec<NodeId>> = match item.holders.len() {
+            0 | 1 => vec![item.holders],
+            _ => item.holders.into_iter().map(|holder| vec![holder]).collect(),
+        };
+        let key = item.key;
+        holders.into_iter().map(move |holders| {
+            let key = key.clone();
+            (AbortItem { key, holders }, index)
+        })
+    })
+}
+
+/// Something was given back if any holder did so; a failure stands.
+fn join_aborted(joined: &mut KeyResult<bool>, result: KeyResult<bool>) {
+    *joined = match (std::mem::replace(joined, Ok(false)), result) {
+        (Ok(one), Ok(other)) => Ok(one || other),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
 }
 
 /// Has each holder serve its items, all at the same time, and puts the results where they belong.

@@ -135,6 +135,7 @@ impl Home {
                 put_id,
                 len_bytes: OBJECT_BYTES,
                 replicas: vec![lies],
+                replace: false,
             };
             let answer = self.ask(key_hash, propose)?;
             let Some(HomeAnswer::Accepted { version, .. }) = answer else {
@@ -144,6 +145,7 @@ impl Home {
                 version,
                 holder: lies.holder,
                 generation: lies.generation,
+                replace: false,
             };
             let answer = self.ask(key_hash, sealed)?;
             ensure!(matches!(answer, Some(HomeAnswer::Done { .. })), "a seal got {answer:?}");
@@ -238,6 +240,7 @@ fn replica(number: u64) -> Replica {
         offset_bytes: number * OBJECT_BYTES,
         slot: Slot(u32::try_from(number).expect("fewer slots than 2^32")),
         generation: Generation(Generation::base(LIFE).0 + 1 + number),
+        is_copy: false,
     }
 }
 
@@ -297,6 +300,7 @@ impl Held {
                 owner,
                 ttl_ms: None,
                 pin: Pin::None,
+                replace: false,
             };
             let region = self.holder.reserve(now, rng, spec)?.region;
             let write = self.holder.begin_write(region, 0, OBJECT_BYTES)?;

@@ -38,6 +38,10 @@ pub struct PutOptions {
     pub ttl_ms: Option<u32>,
     /// What keeps the objects from being evicted.
     pub pin: Pin,
+    /// On how many nodes each object is to lie; one if not given. As many as have room get it: see [`Committed::copies`].
+    pub replicas: Option<u8>,
+    /// Take the place of the object that the key has.
+    pub replace: bool,
     /// Opaque bytes that are stored with each object, at most [`FINGERPRINT_LEN_BYTES_MAX`].
     pub fingerprint: Vec<u8>,
     /// The attempt that this call belongs to: given to repeat a put whose outcome was not learned, which then has the same outcome. A new
@@ -245,13 +249,18 @@ async fn put_all(
     }
     let failures = core.write(&placed, attempt.deadline).await;
     let mut written = Vec::with_capacity(placed.len());
-    for (upload, failure) in placed.into_iter().zip(failures) {
-        match failure {
-            None => {
-                reservations.release(&upload.key);
+    for (mut upload, failures) in placed.into_iter().zip(failures) {
+        upload
+            .reserved
+            .regions
+            .retain(|region| !failures.contains_key(&region.node.node));
+        let has_arrived = !upload.reserved.regions.is_empty();
+        match failures.values().next() {
+            Some(error) if !has_arrived => results[upload.at] = Some(Err(error.clone())),
+            _ => {
+                reservations.release_but(&upload.key, failures.keys());
                 written.push(upload.sealing());
             }
-            Some(error) => results[upload.at] = Some(Err(error)),
         }
     }
     let ((), committed) = tokio::join!(reservations.abort(), core.commit(attempt, written));

@@ -73,6 +73,8 @@ impl Reservations {
                 node: self.attempt.options.node,
                 ttl_ms: self.attempt.options.ttl_ms,
                 pin: self.attempt.options.pin,
+                replicas: self.attempt.options.replicas,
+                replace: self.attempt.options.replace,
             },
         });
         let answer = self
@@ -108,9 +110,15 @@ impl Reservations {
         self.held.lock().extend(items);
     }
 
-    /// From now on the fate of this object's reservation is the holder's: it is about to be committed.
-    pub(crate) fn release(&self, key: &str) {
-        self.held.lock().remove(key);
+    /// From now on the fate of this object's reservations is their holders': they are about to be committed; all but those of these
+    /// holders, which are of no use.
+    pub(crate) fn release_but<'a>(&self, key: &str, holders: impl Iterator<Item = &'a NodeId>) {
+        let holders: Vec<NodeId> = holders.copied().collect();
+        let mut held = self.held.lock();
+        match held.get_mut(key) {
+            Some(item) if !holders.is_empty() => item.holders = holders,
+            _ => drop(held.remove(key)),
+        }
     }
 
     fn take(&self) -> Vec<AbortItem> {

@@ -11,6 +11,7 @@ use crate::put::{Attempt, PutOptions, check_object};
 use crate::read::plan::{allocate, part};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tenon_protocol::checksum::{Checksums, piece_count, piece_len_bytes};
 use tenon_protocol::ids::{NodeId, PutId};
@@ -31,13 +32,23 @@ pub struct PutStream {
     reservations: Reservations,
     key: String,
     targets: Arc<[Target]>,
+    /// Targets that have not taken a piece. The object goes to the others, as long as there are any.
+    failed: BTreeMap<NodeId, ClientError>,
     len_bytes: u64,
     written_bytes: u64,
     /// The piece that is being filled, and how far.
     filling: Option<(Slice, u64)>,
     piece_sums: Vec<u64>,
-    under_way: JoinSet<Result<(usize, u64), ClientError>>,
+    under_way: JoinSet<Sent>,
     failure: Option<ClientError>,
+}
+
+/// A piece that was sent to all targets: its checksum, and those that have not taken it.
+#[derive(Debug)]
+struct Sent {
+    piece: usize,
+    sum: Option<u64>,
+    failed: Vec<(NodeId, ClientError)>,
 }
 
 #[derive(Debug)]
@@ -64,11 +75,22 @@ impl Client {
             .next()
             .unwrap_or_else(|| Err(ClientError::protocol("no reservation")))?;
         let mut targets = Vec::with_capacity(reserved.regions.len());
-        for region in &reserved.regions {
-            targets.push(Target {
-                access: self.core.open_for_writing(&region.node, deadline).await?,
-                write_key: region.write_key,
-            });
+        let mut failed = BTreeMap::new();
+        let opened = reserved.regions.iter().map(async |region| {
+            let access = self.core.open_for_writing(&region.node, deadline).await;
+            (region, access)
+        });
+        for (region, access) in join_all(opened).await {
+            match access {
+                Ok(access) => targets.push(Target {
+                    access,
+                    write_key: region.write_key,
+                }),
+                Err(error) => drop(failed.insert(region.node.node, error)),
+            }
+        }
+        if targets.is_empty() {
+            return Err(no_target(failed));
         }
         let pieces = usize::try_from(piece_count(len_bytes)).map_err(|_| ClientError::TooLarge { len_bytes })?;
         Ok(PutStream {
@@ -77,6 +99,7 @@ impl Client {
             reservations,
             key: name.key().to_owned(),
             targets: targets.into(),
+            failed,
             len_bytes,
             written_bytes: 0,
             filling: None,
@@ -95,7 +118,8 @@ impl PutStream {
 
     /// The nodes that the object is written to.
     pub fn holders(&self) -> Vec<NodeId> {
-        self.targets.iter().map(|target| target.access.node).collect()
+        let nodes = self.targets.iter().map(|target| target.access.node);
+        nodes.filter(|node| !self.failed.contains_key(node)).collect()
     }
 
     /// Bytes taken so far.
@@ -175,20 +199,29 @@ impl PutStream {
             self.reap().await?;
         }
         let (core, targets, deadline) = (Arc::clone(&self.core), Arc::clone(&self.targets), self.attempt.deadline);
+        let holders = self.holders();
         self.under_way.spawn(async move {
-            let writes = targets.iter().map(|target| {
+            let living = targets.iter().filter(|target| holders.contains(&target.access.node));
+            let writes = living.map(async |target| {
                 let write = PieceWrite {
                     write_key: target.write_key,
                     piece,
                     slice: slice.clone(),
                 };
-                core.write_pieces(&target.access, vec![write], deadline)
+                let written = core.write_pieces(&target.access, vec![write], deadline).await;
+                (target.access.node, written.into_iter().next())
             });
-            let mut sums = join_all(writes).await.into_iter().flatten();
-            let first = sums.next().unwrap_or_else(|| Ok(slice.crc64()))?;
-            // The slice is the stream's own: whoever got it got the same bytes.
-            sums.try_for_each(|sum| sum.map(drop))?;
-            Ok((to_usize(piece), first))
+            let (mut sum, mut failed) = (None, Vec::new());
+            for (node, written) in join_all(writes).await {
+                match written {
+                    // The slice is the stream's own: whoever got it got the same bytes.
+                    Some(Ok(found)) => sum = Some(found),
+                    Some(Err(error)) => failed.push((node, error)),
+                    None => failed.push((node, ClientError::protocol("a write without a result"))),
+                }
+            }
+            let piece = to_usize(piece);
+            Sent { piece, sum, failed }
         });
         Ok(())
     }
@@ -197,11 +230,16 @@ impl PutStream {
     async fn reap(&mut self) -> Result<(), ClientError> {
         match self.under_way.join_next().await {
             None => Ok(()),
-            Some(Ok(Ok((piece, sum)))) => {
-                self.piece_sums[piece] = sum;
+            Some(Ok(Sent { piece, sum, failed })) => {
+                self.failed.extend(failed);
+                if self.holders().is_empty() {
+                    return Err(no_target(std::mem::take(&mut self.failed)));
+                }
+                if let Some(sum) = sum {
+                    self.piece_sums[piece] = sum;
+                }
                 Ok(())
             }
-            Some(Ok(Err(error))) => Err(error),
             Some(Err(error)) => Err(ClientError::protocol(format!(
                 "the task that sent a piece failed: {error}"
             ))),
@@ -216,7 +254,7 @@ impl PutStream {
         if let Err(error) = self.arrive().await {
             return Err(self.fail(error).await);
         }
-        self.reservations.release(&self.key);
+        self.reservations.release_but(&self.key, self.failed.keys());
         let sealing = Sealing {
             at: 0,
             key: self.key.clone(),
@@ -260,6 +298,12 @@ impl PutStream {
             written_bytes,
         }
     }
+}
+
+/// Why nobody has taken the object.
+fn no_target(failed: BTreeMap<NodeId, ClientError>) -> ClientError {
+    let first = failed.into_values().next();
+    first.unwrap_or_else(|| ClientError::protocol("a reservation without a region"))
 }
 
 /// Offsets within a piece and indices of pieces, which fit.

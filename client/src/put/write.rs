@@ -34,8 +34,8 @@ struct Share<'a> {
 }
 
 impl Core {
-    /// Writes all objects to all their regions; one result per object, `None` if all of it has arrived.
-    pub(crate) async fn write(&self, uploads: &[Upload], deadline: Instant) -> Vec<Option<ClientError>> {
+    /// Writes all objects to all their regions; for each object the holders to which not all of it has come, with the reason.
+    pub(crate) async fn write(&self, uploads: &[Upload], deadline: Instant) -> Vec<HashMap<NodeId, ClientError>> {
         let mut shares: HashMap<NodeId, Share<'_>> = HashMap::new();
         for (at, upload) in uploads.iter().enumerate() {
             for Region { node, write_key } in &upload.reserved.regions {
@@ -52,10 +52,12 @@ impl Core {
         }
         let writes = shares
             .into_values()
-            .map(|share| self.write_share(uploads, share, deadline));
-        let mut failures = vec![None; uploads.len()];
-        for (at, error) in join_all(writes).await.into_iter().flatten() {
-            failures[at].get_or_insert(error);
+            .map(async |share| (share.node.node, self.write_share(uploads, share, deadline).await));
+        let mut failures = vec![HashMap::new(); uploads.len()];
+        for (node, failed) in join_all(writes).await {
+            for (at, error) in failed {
+                failures[at].entry(node).or_insert(error);
+            }
         }
         failures
     }

@@ -290,6 +290,7 @@ impl FakeAgent {
             outcome: PutOutcome::Stored,
             version,
             degraded: false,
+            copies: 0,
         };
         if let Some(there) = state.index.get(&pending.name) {
             committed.outcome = PutOutcome::AlreadyExists;

@@ -185,6 +185,7 @@ impl FakeNode {
             offset_bytes,
             slot: Slot(u32::try_from(slot).unwrap()),
             generation: Generation(self.next_generation.fetch_add(1, Ordering::Relaxed)),
+            is_copy: false,
         }
     }
 

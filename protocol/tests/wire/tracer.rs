@@ -153,13 +153,18 @@ impl<'de> Deserializer<'de> for &mut Tracer {
 
     foreign! {
         deserialize_any(), deserialize_i8(), deserialize_i16(), deserialize_i32(), deserialize_i128(), deserialize_f32(),
-        deserialize_char(), deserialize_bytes(), deserialize_byte_buf(), deserialize_unit(), deserialize_map(),
+        deserialize_char(), deserialize_bytes(), deserialize_byte_buf(), deserialize_map(),
         deserialize_unit_struct(&'static str), deserialize_tuple_struct(&'static str, usize),
         deserialize_identifier(), deserialize_ignored_any(),
     }
 
     fn is_human_readable(&self) -> bool {
         false
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
+        self.last = "()".to_owned();
+        visitor.visit_unit()
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {

@@ -3,7 +3,7 @@
 
 use super::entry::{Object, Pending};
 use super::inquire::{Inquiry, Verdict};
-use super::work::{Asker, Job, JobKind, Purpose, Step};
+use super::work::{Asker, Decision, Job, JobKind, Purpose, Step};
 use super::{Action, Directory, is_gone};
 use crate::limits::{
     CONTESTED_CHECK_MS, CONTESTED_MAX, DIRECTORY_KEYS_MAX, DIRECTORY_QUESTION_MS, PAID_AT_ONCE_MAX, PENDING_CHECK_MS,
@@ -54,10 +54,10 @@ impl Directory {
         let Some(object) = self.living(asker.homes, entry) else {
             return self.claimed(asker);
         };
-        let is_rival = self.entries.sealed(key).is_some_and(|present| {
-            let is_same = present.version == object.version && present.holder() == object.holder();
-            present.version.epoch == object.version.epoch && !is_same
-        });
+        let is_rival = self
+            .entries
+            .sealed(key)
+            .is_some_and(|present| present.version.epoch == object.version.epoch && !present.may_join(&object));
         if is_rival && !is_recalled && asker.homes.partner_of(self.node).is_some() {
             let kind = JobKind::Publish((&object).into());
             return self.recall(key, Job::of(asker, kind));
@@ -157,15 +157,25 @@ impl Directory {
             self.release(key, object);
         } else if present.version.epoch != version.epoch {
             self.replace(key, object);
-        } else if present.version == version && present.holder() == object.holder() {
-            self.entries.change(key, |entry| {
-                let known = entry.sealed.as_mut().expect("it was just seen");
-                known.gain(&object.replicas);
-            });
+        } else if present.may_join(&object) {
+            return self.join(key, asker, object);
         } else {
             let mut inquiry = Inquiry::of(&present);
             let verdict = self.inquire(key, &mut inquiry);
             return self.decide_claim(key, asker, (object, source), inquiry, verdict);
+        }
+        self.claimed(asker);
+    }
+
+    /// A holder has the key's object, as is known or not. The second home tells nobody; it is told by the holder itself.
+    fn join(&mut self, key: KeyHash, asker: Asker, object: Object) {
+        let is_changed = self.entries.change(key, |entry| {
+            let known = entry.sealed.as_mut().expect("its object is joined");
+            known.gain(&object.replicas)
+        });
+        let is_first = asker.homes.first == self.node;
+        if is_changed && is_first && object.replicas.iter().any(|replica| replica.is_copy) {
+            return self.mirror(key, asker, Decision::Gained);
         }
         self.claimed(asker);
     }
@@ -179,13 +189,20 @@ impl Directory {
 
     /// Makes an object the key's; what holders have of the one before is to be dropped.
     pub(super) fn set_sealed(&mut self, key: KeyHash, object: Object) {
-        let (version, holders) = (object.version, object.holders());
+        let (homes, version, holders) = (object.homes, object.version, object.holders());
+        let has_copies = object.has_copies();
         let before = self.entries.change(key, |entry| entry.sealed.replace(object));
-        if let Some(mut before) = before {
-            let is_same = before.version == version;
-            if !before.lose(|replica| is_same && holders.contains(&replica.holder)) {
-                self.release(key, before);
-            }
+        let Some(mut before) = before else { return };
+        if before.version.epoch < version.epoch {
+            // Should this one go, the one before must not come back.
+            self.tombstones
+                .raise(self.now, key, homes, version.epoch.0, before.drops());
+        }
+        let is_same = before.version == version;
+        // Which holders have a copy the first home says; one that it has not heard of yet tells it again.
+        let is_joined = is_same && (has_copies || before.has_copies());
+        if !is_joined && !before.lose(|replica| is_same && holders.contains(&replica.holder)) {
+            self.release(key, before);
         }
     }
 

@@ -5,6 +5,7 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tenon_protocol::ids::{KeyHash, NodeId, Version};
+use tenon_protocol::limits::REPLICAS_MAX;
 use tenon_protocol::member::{HomeEntry, Homes, OwedDrop, Withdrawal};
 use tenon_protocol::message::Replica;
 
@@ -59,6 +60,22 @@ impl Object {
         }
     }
 
+    /// Whether both are there rightly, at one or at several holders: one put's object and copies of it. Of two tries of a put only one stays.
+    pub(super) fn may_join(&self, other: &Self) -> bool {
+        let mut originals = self.originals().chain(other.originals());
+        let first = originals.next();
+        self.version == other.version && originals.all(|holder| Some(holder) == first)
+    }
+
+    fn originals(&self) -> impl Iterator<Item = NodeId> {
+        let originals = self.replicas.iter().filter(|replica| !replica.is_copy);
+        originals.map(|replica| replica.holder)
+    }
+
+    pub(super) fn has_copies(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.is_copy)
+    }
+
     /// What its holders must do once it is not the key's object any more.
     pub(super) fn drops(&self) -> impl Iterator<Item = OwedDrop> {
         let version = self.version;
@@ -66,20 +83,26 @@ impl Object {
     }
 
     /// Adds replicas that were not known. One in a later life, or of a later region, of the same holder takes the place
-    /// of the known one.
-    pub(super) fn gain(&mut self, others: &[Replica]) {
+    /// of the known one. Says whether anything was new. Beyond [`REPLICAS_MAX`] more are not remembered.
+    pub(super) fn gain(&mut self, others: &[Replica]) -> bool {
         let mut replicas = self.replicas.to_vec();
+        let mut is_changed = false;
         for other in others {
+            let has_room = replicas.len() < REPLICAS_MAX.into();
             match replicas.iter_mut().find(|replica| replica.holder == other.holder) {
-                Some(known) => {
-                    if (known.incarnation, known.generation) < (other.incarnation, other.generation) {
-                        *known = *other;
-                    }
+                Some(known) if (known.incarnation, known.generation) < (other.incarnation, other.generation) => {
+                    *known = *other;
+                    is_changed = true;
                 }
-                None => replicas.push(*other),
+                None if has_room => {
+                    replicas.push(*other);
+                    is_changed = true;
+                }
+                Some(_) | None => {}
             }
         }
         self.replicas = replicas.into();
+        is_changed
     }
 
     /// Whether it is this very region's that is not its put's any more.
@@ -303,6 +326,7 @@ mod tests {
                 offset_bytes,
                 slot: Slot(slot),
                 generation: Generation(Generation::base(incarnation).0.saturating_add(generation)),
+                is_copy: slot & 1 == 1,
             }
         })
     }

@@ -51,6 +51,7 @@ impl Directory {
             outcome: PutOutcome::Stored,
             version,
             degraded: false,
+            copies: 0,
         };
         let end = PutEnd {
             put_id: version.put_id,

@@ -8,8 +8,8 @@ use crate::limits::PENDING_CHECK_MS;
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{KeyHash, PutId, Version};
-use tenon_protocol::limits::PUT_ENDS_MAX;
-use tenon_protocol::member::{HomeAnswer, HomeEvent, HomeEventKind, Homes, MirrorEntry, PutEnd};
+use tenon_protocol::limits::{OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX};
+use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, PutEnd};
 use tenon_protocol::message::Committed;
 
 impl Directory {
@@ -64,7 +64,12 @@ impl Directory {
     fn known_with(&self, key: KeyHash, decision: &Decision) -> MirrorEntry {
         let mut entry = self.known(key, decision.withdrawn());
         match decision {
-            Decision::Sealed { changed: true, .. } => entry.sealed = entry.pending.take().or(entry.sealed),
+            Decision::Sealed { changed: true, .. } => {
+                if let Some(sealed) = entry.pending.take() {
+                    let before = entry.sealed.replace(sealed);
+                    supersede(&mut entry, before);
+                }
+            }
             Decision::Exists(end) | Decision::Evicted { end, .. } => entry.ended.push(*end),
             _ => {}
         }
@@ -224,6 +229,19 @@ impl Directory {
         }
         // What was told may lie in a life that is over for us already.
         self.lose_the_dead(key);
+    }
+}
+
+/// What comes before an entry's sealed object is buried: should that one go, it must not come back.
+fn supersede(entry: &mut MirrorEntry, before: Option<HomeEntry>) {
+    let epoch = entry.sealed.as_ref().map_or(0, |sealed| sealed.version.epoch.0);
+    if let Some(before) = before.filter(|before| before.version.epoch.0 < epoch) {
+        entry.epoch = entry.epoch.max(epoch);
+        let version = before.version;
+        let owed = before.replicas.into_iter().map(|replica| OwedDrop { version, replica });
+        entry
+            .owed
+            .extend(owed.take(OWED_DROPS_TOLD_MAX.saturating_sub(entry.owed.len())));
     }
 }
 

@@ -98,6 +98,7 @@ pub(super) struct Packed {
     len_bytes: Short,
     homes: [u8; 2],
     life: [u8; 2],
+    /// The lowest bit says that it is a copy.
     segment: [u8; 2],
     /// In units of [`OFFSET_UNIT_BYTES`].
     offset: Short,
@@ -126,7 +127,7 @@ impl Packed {
             len_bytes: shorten(object.len_bytes)?,
             homes: [0; 2],
             life: [0; 2],
-            segment: u16::try_from(replica.segment.0).ok()?.to_le_bytes(),
+            segment: pack_segment(replica)?.to_le_bytes(),
             offset: shorten(replica.offset_bytes / OFFSET_UNIT_BYTES)?,
             slot: replica.slot.0.to_le_bytes(),
             generation: generation.to_le_bytes(),
@@ -147,13 +148,15 @@ impl Packed {
     pub(super) fn unpack(&self, shared: &Shared) -> Object {
         let (holder, incarnation) = self.life(shared);
         let base = Generation::base(incarnation).0;
+        let segment = u16::from_le_bytes(self.segment);
         let replica = Replica {
             holder,
             incarnation,
-            segment: SegmentId(u16::from_le_bytes(self.segment).into()),
+            segment: SegmentId((segment >> 1).into()),
             offset_bytes: lengthen(self.offset) * OFFSET_UNIT_BYTES,
             slot: Slot(u32::from_le_bytes(self.slot)),
             generation: Generation(base + u64::from(u32::from_le_bytes(self.generation))),
+            is_copy: segment & 1 == 1,
         };
         Object {
             homes: self.homes(shared),
@@ -189,6 +192,11 @@ impl Packed {
     pub(super) fn homes_number(&self) -> u16 {
         u16::from_le_bytes(self.homes)
     }
+}
+
+fn pack_segment(replica: Replica) -> Option<u16> {
+    let segment = u16::try_from(replica.segment.0.checked_mul(2)?).ok()?;
+    Some(segment | u16::from(replica.is_copy))
 }
 
 fn shorten(value: u64) -> Option<Short> {

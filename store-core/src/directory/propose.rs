@@ -38,6 +38,10 @@ impl Directory {
             return self.reply(asker.token, Ok(answer));
         }
         match self.entries.sealed(key) {
+            Some(object) if proposal.replace && object.version.put_id != proposal.put_id => {
+                let epoch_min = proposal.epoch_min.max(object.version.epoch.0 + 1);
+                self.accept(key, asker, Proposal { epoch_min, ..proposal });
+            }
             Some(object) => {
                 let mut inquiry = Inquiry::of(&object);
                 let verdict = self.inquire(key, &mut inquiry);
@@ -112,6 +116,7 @@ impl Directory {
             outcome,
             version,
             degraded,
+            copies: 0,
         };
         self.outcomes.remember(self.now, put_id, key, known);
         let end = PutEnd { put_id, outcome: known };
@@ -146,6 +151,7 @@ impl Directory {
             outcome: PutOutcome::Stored,
             version,
             degraded: false,
+            copies: 0,
         };
         self.outcomes.remember(self.now, version.put_id, key, stored);
     }

@@ -53,14 +53,14 @@ impl Directory {
             | Mirrored::Alone { .. }
             | Mirrored::Behind(_)
             | Mirrored::Ended { .. }
-            | Mirrored::Refused(_) => self.drop_owed(key, asker, removal),
+            | Mirrored::Refused(_) => self.drop_owed(key, asker, removal.changed),
         }
     }
 
-    fn drop_owed(&mut self, key: KeyHash, asker: Asker, removal: Removal) {
+    /// Has holders drop what they owe of the key; the answer waits for that.
+    pub(super) fn drop_owed(&mut self, key: KeyHash, asker: Asker, changed: bool) {
         let owed = self.tombstones.owed(key).to_vec();
         if owed.is_empty() {
-            let changed = removal.changed;
             return self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
         }
         let ask = |owed: OwedDrop| {

@@ -30,7 +30,13 @@ impl Directory {
             };
         }
         let changed = !is_known;
-        self.mirror(key, asker, Decision::Sealed { version, changed });
+        let replace = seal.replace;
+        let decision = Decision::Sealed {
+            version,
+            changed,
+            replace,
+        };
+        self.mirror(key, asker, decision);
     }
 
     fn is_accepted(&self, key: KeyHash, version: Version) -> bool {
@@ -59,7 +65,7 @@ impl Directory {
         &mut self,
         key: KeyHash,
         asker: Asker,
-        (version, changed): (Version, bool),
+        (version, changed, replace): (Version, bool, bool),
         mirrored: Mirrored,
     ) {
         if changed && matches!(mirrored, Mirrored::Objected(_) | Mirrored::Behind(_)) && self.is_accepted(key, version)
@@ -87,8 +93,12 @@ impl Directory {
             outcome: PutOutcome::Stored,
             version,
             degraded,
+            copies: 0,
         };
         self.outcomes.remember(self.now, version.put_id, key, stored);
+        if replace {
+            return self.drop_owed(key, asker, changed);
+        }
         self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
     }
 
@@ -177,7 +187,16 @@ impl Directory {
         match answer {
             Some(Ok(HolderAnswer::Confirmed { held: true })) => {
                 let region = None;
-                self.sealed(key, asker, Seal { version, region });
+                let replace = false;
+                self.sealed(
+                    key,
+                    asker,
+                    Seal {
+                        version,
+                        region,
+                        replace,
+                    },
+                );
             }
             None | Some(Ok(HolderAnswer::Confirmed { held: false })) => {
                 self.set_pending(key, None);

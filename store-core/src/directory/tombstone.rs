@@ -191,6 +191,7 @@ mod tests {
                 offset_bytes: 0,
                 slot: Slot(0),
                 generation: Generation(1),
+                is_copy: false,
             },
         };
         tombstones.raise(Time::ZERO, key(1), HOMES, 2, [owed]);

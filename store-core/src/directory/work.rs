@@ -84,6 +84,8 @@ pub(super) struct Proposal {
     pub(super) gone: Option<Version>,
     /// The partner knew of an object that we did not.
     pub(super) was_objected: bool,
+    /// It comes after the object that the key has, wherever that is.
+    pub(super) replace: bool,
 }
 
 /// What a holder says it has sealed.
@@ -92,6 +94,8 @@ pub(super) struct Seal {
     pub(super) version: Version,
     /// Its holder and generation; `None` if the accepted one was asked for.
     pub(super) region: Option<(NodeId, Generation)>,
+    /// The answer waits until what it has taken the place of is dropped.
+    pub(super) replace: bool,
 }
 
 impl Seal {
@@ -134,6 +138,7 @@ impl Job {
                 put_id,
                 len_bytes,
                 replicas,
+                replace,
             } => JobKind::Propose(Proposal {
                 put_id,
                 len_bytes,
@@ -141,14 +146,17 @@ impl Job {
                 epoch_min: 1,
                 gone: None,
                 was_objected: false,
+                replace,
             }),
             HomeEventKind::Sealed {
                 version,
                 holder,
                 generation,
+                replace,
             } => JobKind::Sealed(Seal {
                 version,
                 region: Some((holder, generation)),
+                replace,
             }),
             HomeEventKind::Withdrawn(withdrawal) => JobKind::Withdrawn(withdrawal),
             HomeEventKind::Evicted {
@@ -226,6 +234,8 @@ pub(super) enum Decision {
         version: Version,
         /// It was not known before.
         changed: bool,
+        /// See [`Seal::replace`].
+        replace: bool,
     },
     /// A put has ended: the key keeps the object it has.
     Exists(PutEnd),
@@ -239,6 +249,8 @@ pub(super) enum Decision {
     },
     /// A pending object was looked after; nobody waits.
     Checked,
+    /// A holder has taken a copy of the key's object.
+    Gained,
 }
 
 impl Decision {
@@ -422,9 +434,13 @@ impl Directory {
         match decision {
             Decision::Accepted(proposal) => self.accepted(key, asker, proposal, mirrored),
             Decision::Removed(removal) => self.removal_told(key, asker, removal, mirrored),
-            Decision::Sealed { version, changed } => self.seal_told(key, asker, (version, changed), mirrored),
+            Decision::Sealed {
+                version,
+                changed,
+                replace,
+            } => self.seal_told(key, asker, (version, changed, replace), mirrored),
             Decision::Exists(end) => self.end_told(key, asker, end, &mirrored),
-            Decision::Withdrawn(_) | Decision::Evicted { .. } | Decision::Checked => {
+            Decision::Withdrawn(_) | Decision::Evicted { .. } | Decision::Checked | Decision::Gained => {
                 if let Mirrored::Objected(object) = mirrored {
                     self.entries.change(key, |entry| {
                         entry.sealed.get_or_insert(Object::new(asker.homes, object));

@@ -103,6 +103,7 @@ pub struct Verified {
     commit: Commit,
     len_bytes: u64,
     replica: Replica,
+    replace: bool,
 }
 
 impl Verified {
@@ -112,6 +113,7 @@ impl Verified {
             put_id: self.commit.put_id,
             len_bytes: self.len_bytes,
             replicas: vec![self.replica],
+            replace: self.replace,
         }
     }
 
@@ -126,6 +128,7 @@ impl Verified {
 pub struct Unreported {
     commit: Commit,
     outcome: Outcome,
+    replace: bool,
 }
 
 impl Unreported {
@@ -140,6 +143,7 @@ impl Unreported {
             version: self.version(),
             holder,
             generation: self.commit.region.generation,
+            replace: self.replace,
         }
     }
 
@@ -215,14 +219,18 @@ impl<T: SegmentTable> Holder<T> {
         let object = self.record_mut(region).and_then(Record::object_mut);
         let object = object.expect("what is found by its hash is sealed");
         object.report = Report::UnderWay;
-        let outcome = object.outcome();
+        let (outcome, replace) = (object.outcome(), object.replaces);
         let put_id = object.version.put_id;
         let commit = Commit {
             region,
             put_id,
             key_hash,
         };
-        Unreported { commit, outcome }
+        Unreported {
+            commit,
+            outcome,
+            replace,
+        }
     }
 
     fn begin_verification(&mut self, region: RegionId, spec: CommitSpec) -> Result<Unverified, CommitError> {
@@ -284,7 +292,8 @@ impl<T: SegmentTable> Holder<T> {
             unknown,
         } = unverified;
         assert_eq!(found.len(), unknown.len(), "one checksum per unknown piece");
-        let (record, _, data) = self.committing(&commit);
+        let (record, reservation, data) = self.committing(&commit);
+        let replace = reservation.replace;
         let result = unknown.iter().zip(found).try_for_each(|(&piece, &arrived)| {
             let expected = usize::try_from(piece)
                 .ok()
@@ -301,6 +310,7 @@ impl<T: SegmentTable> Holder<T> {
                 commit,
                 len_bytes,
                 replica,
+                replace,
             }),
             Err(error) => {
                 self.end(commit.region, EndReason::Failed);
@@ -312,7 +322,7 @@ impl<T: SegmentTable> Holder<T> {
     /// The homes have accepted the object as the key's, in this epoch: describes it in the table and makes it readable
     /// here. An older object of the key is dropped after that.
     pub fn seal(&mut self, verified: Verified, accepted: Accepted, sealed_unix_ms: u64) -> Unreported {
-        let Verified { commit, .. } = verified;
+        let Verified { commit, replace, .. } = verified;
         let Accepted { epoch, degraded } = accepted;
         let version = Version {
             epoch,
@@ -333,6 +343,8 @@ impl<T: SegmentTable> Holder<T> {
             used_at: self.now,
             standing: self.eviction.admit(self.now, region, len_bytes, pin),
             degraded,
+            is_copy: false,
+            replaces: replace,
             report: Report::UnderWay,
         };
         let outcome = object.outcome();
@@ -346,7 +358,33 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(older) = self.by_hash.insert(commit.key_hash, region) {
             self.retire(older);
         }
-        Unreported { commit, outcome }
+        Unreported {
+            commit,
+            outcome,
+            replace,
+        }
+    }
+
+    /// The key's object, committed at another holder, is readable here too: describes it in the table. Its homes are to be told
+    /// ([`Self::held`]). False if the key has this object or a later one here: then the region is freed.
+    pub fn seal_copy(&mut self, now: Time, verified: Verified, epoch: Epoch, sealed_unix_ms: u64) -> bool {
+        let version = Version {
+            epoch,
+            put_id: verified.commit.put_id,
+        };
+        let is_late = self
+            .present(&verified)
+            .is_some_and(|present| present == version || present.epoch >= epoch);
+        if is_late {
+            self.end(verified.commit.region, EndReason::NotNeeded);
+            return false;
+        }
+        let accepted = Accepted { epoch, degraded: false };
+        let sealed = self.seal(verified, accepted, sealed_unix_ms);
+        let object = self.record_mut(sealed.commit.region).and_then(Record::object_mut);
+        object.expect("it was just sealed").is_copy = true;
+        self.report(now, sealed);
+        true
     }
 
     /// The key has an object, which stays: this put's region is freed. If that object is of the same put, stored
@@ -368,6 +406,7 @@ impl<T: SegmentTable> Holder<T> {
             },
             version,
             degraded,
+            copies: 0,
         };
         let outcome = Outcome { committed, checksum };
         self.outcomes.remember(now, put_id, key_hash, outcome);
@@ -376,7 +415,7 @@ impl<T: SegmentTable> Holder<T> {
 
     /// The homes have noted the seal: the put is done.
     pub fn report(&mut self, now: Time, unreported: Unreported) -> Committed {
-        let Unreported { commit, outcome } = unreported;
+        let Unreported { commit, outcome, .. } = unreported;
         if let Some(object) = self.record_mut(commit.region).and_then(Record::object_mut) {
             object.report = Report::Taken;
         }
@@ -393,7 +432,7 @@ impl<T: SegmentTable> Holder<T> {
 
     /// The put is stored, by another try at another holder: the object here is dropped.
     pub(super) fn retract_for_another_try(&mut self, now: Time, unreported: Unreported) -> Committed {
-        let Unreported { commit, outcome } = unreported;
+        let Unreported { commit, outcome, .. } = unreported;
         self.drop_object(commit.key_hash, outcome.committed.version);
         self.outcomes.remember(now, commit.put_id, commit.key_hash, outcome);
         outcome.committed
@@ -402,7 +441,7 @@ impl<T: SegmentTable> Holder<T> {
     /// The homes do not take the seal: the object is dropped, the put has failed. Unless a home has had the object
     /// dropped before: then it was the key's, and this is how the put ended.
     pub fn retract(&mut self, now: Time, unreported: Unreported) -> Option<Committed> {
-        let Unreported { commit, outcome } = unreported;
+        let Unreported { commit, outcome, .. } = unreported;
         if self.drop_object(commit.key_hash, outcome.committed.version) {
             self.outcomes.forget(commit.put_id, commit.key_hash);
         }

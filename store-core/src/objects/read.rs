@@ -186,6 +186,7 @@ impl<T: SegmentTable> Holder<T> {
             offset_bytes: region.offset_bytes,
             slot: record.slot,
             generation: region.generation,
+            is_copy: record.object().is_some_and(|object| object.is_copy),
         }
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct Reservation {
     pub(super) ttl_ms: u32,
     /// How its object is to be pinned.
     pub(super) pin: Pin,
+    /// Its object is to take the place of the one that the key has.
+    pub(super) replace: bool,
     pub(super) reserved_at: Time,
     /// When it ends unless more bytes arrive.
     pub(super) expires_at: Time,
@@ -104,6 +106,10 @@ pub(super) struct Object {
     pub(super) standing: Standing,
     /// One home decided alone that it is the key's.
     pub(super) degraded: bool,
+    /// It came after the object was committed at another holder.
+    pub(super) is_copy: bool,
+    /// It has taken the place of another one.
+    pub(super) replaces: bool,
     pub(super) report: Report,
 }
 
@@ -136,6 +142,7 @@ impl Object {
             outcome: PutOutcome::Stored,
             version: self.version,
             degraded: self.degraded,
+            copies: 0,
         };
         Outcome {
             committed,

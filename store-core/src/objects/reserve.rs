@@ -31,6 +31,8 @@ pub struct ReserveSpec {
     pub ttl_ms: Option<u32>,
     /// How the object is to be pinned.
     pub pin: Pin,
+    /// The object is to take the place of the one that the key has.
+    pub replace: bool,
 }
 
 /// A region that is set aside.
@@ -126,6 +128,7 @@ impl<T: SegmentTable> Holder<T> {
             owner: spec.owner,
             ttl_ms,
             pin: spec.pin,
+            replace: spec.replace,
             reserved_at: now,
             expires_at,
             queued_at: expires_at,

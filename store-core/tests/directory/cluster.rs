@@ -46,6 +46,7 @@ pub(crate) fn replica(holder: usize, incarnation: u64, generation: u64) -> Repli
         offset_bytes: 0,
         slot: Slot(0),
         generation: Generation(generation),
+        is_copy: false,
     }
 }
 
@@ -54,6 +55,7 @@ pub(crate) fn propose(put_id: u64, holder: usize, incarnation: u64) -> HomeEvent
         put_id: put(put_id),
         len_bytes: 100,
         replicas: vec![replica(holder, incarnation, put_id)],
+        replace: false,
     }
 }
 
@@ -452,6 +454,7 @@ pub(crate) fn sealed(version: Version, holder: usize) -> HomeEventKind {
         version,
         holder: holder_id(holder),
         generation: Generation(generation),
+        replace: false,
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod copies;
 mod evicted;
 mod learning;
 mod missed;

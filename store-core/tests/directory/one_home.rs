@@ -367,6 +367,7 @@ fn bad_events_are_refused_by_name() {
         put_id: put(1),
         len_bytes: 1,
         replicas: Vec::new(),
+        replace: false,
     };
     assert_eq!(
         code(cluster.call(FIRST, key(1), no_replica)),

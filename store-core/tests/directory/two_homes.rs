@@ -332,6 +332,7 @@ fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() 
         put_id: put(1),
         len_bytes: 100,
         replicas: vec![replica(0, 1, 9)],
+        replace: false,
     };
     let Ok(HomeAnswer::Accepted { version, .. }) = cluster.call(FIRST, key(1), again) else {
         panic!("nothing speaks against it");
@@ -342,6 +343,7 @@ fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() 
         version,
         holder: holder_id(0),
         generation: Generation(9),
+        replace: false,
     };
     assert_eq!(cluster.call(FIRST, key(1), again_sealed), done(true));
     assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(false));

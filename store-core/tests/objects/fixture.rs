@@ -72,6 +72,7 @@ pub(crate) fn reserve_spec(put_id: u8, key: &str, len_bytes: u64) -> ReserveSpec
         owner: owner(put_id),
         ttl_ms: None,
         pin: Pin::None,
+        replace: false,
     }
 }
 

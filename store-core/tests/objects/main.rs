@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod commits;
+mod copies;
 mod eviction;
 mod fixture;
 mod map;

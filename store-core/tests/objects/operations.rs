@@ -307,6 +307,7 @@ impl Run {
                     outcome: PutOutcome::Stored,
                     version: version(epoch, of.put_id),
                     degraded: epoch == 2,
+                    copies: 0,
                 };
                 assert_eq!(unreported.version(), outcome.version);
                 self.model.seal(id, outcome);

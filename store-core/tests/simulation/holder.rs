@@ -53,6 +53,7 @@ impl Sim {
                 owner,
                 ttl_ms: None,
                 pin: Pin::None,
+                replace: false,
             };
             let process = world.nodes[me].process.as_mut().expect("it runs");
             let reserved = match process.holder.reserve(now, &mut world.rng, spec.clone()) {

@@ -104,6 +104,7 @@ async fn a_put_can_be_made_verb_by_verb() {
         outcome: PutOutcome::Stored,
         version: VERSION,
         degraded: true,
+        copies: 0,
     };
     let body = json!({"namespace": "default", "put_id": PUT, "items": [{"key": "nobody's"}, {"key": "a b"}]});
     let answer = answered(&front, "/v1/commit", &body, Reply::Commit(vec![Ok(committed)])).await;
@@ -111,7 +112,7 @@ async fn a_put_can_be_made_verb_by_verb() {
     assert_eq!(items[0]["error"]["code"], "unknown_put");
     assert_eq!(
         items[1]["ok"],
-        json!({"outcome": "stored", "version": {"epoch": 3, "put_id": PUT}, "degraded": true})
+        json!({"outcome": "stored", "version": {"epoch": 3, "put_id": PUT}, "degraded": true, "copies": 0})
     );
     let Request::Commit(call) = last_call(&front) else {
         panic!("a commit was called")
@@ -169,6 +170,7 @@ async fn hits_and_misses_are_told_apart() {
             offset_bytes: 64,
             slot: Slot(2),
             generation: Generation(9),
+            is_copy: false,
         }],
     };
     let reply = Reply::Locate(LocateReply {

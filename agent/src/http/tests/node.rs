@@ -276,6 +276,7 @@ impl ObjectSink for FakeSink {
             outcome,
             version: kept,
             degraded: false,
+            copies: 0,
         };
         Box::pin(async move { Ok(committed) })
     }

@@ -1,0 +1,109 @@
+//! Copies: further replicas of objects that were committed at another holder. Their bytes are checked as those of any put; whether the object is the
+//! key's still the homes say when they are told of the copy, and have it dropped if it is not.
+
+use crate::deciding::Decision;
+use crate::holder::{Begun, CommitKey};
+use crate::node::Node;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{KeyHash, NodeId, Version};
+use tenon_protocol::member::{HomeEvent, HomeEventKind, Homes};
+use tenon_protocol::message::KeyResult;
+use tokio::time::Instant;
+
+/// A copy that is here.
+#[derive(Debug, Clone, Copy)]
+struct Copied {
+    index: usize,
+    hash: KeyHash,
+    homes: Homes,
+}
+
+impl Node {
+    /// Commits copies of these versions whose bytes lie in this node's own memory; one result per key, by its index. Beyond the deadline nobody waits, but what was sealed stays, and
+    /// its homes are told of it.
+    pub(crate) async fn commit_copies(
+        self: &Arc<Self>,
+        keys: Vec<(CommitKey, Version)>,
+        deadline: Instant,
+    ) -> Vec<(usize, KeyResult<()>)> {
+        let begun = keys.into_iter().map(async |(key, version)| {
+            let CommitKey { index, hash, homes, .. } = key;
+            let sealed = self.seal_copy(&key, version, deadline).await;
+            (Copied { index, hash, homes }, sealed)
+        });
+        let (mut results, mut copied) = (Vec::new(), Vec::new());
+        for (copy, sealed) in join_all(begun).await {
+            match sealed {
+                Ok(()) => copied.push(copy),
+                Err(error) => results.push((copy.index, Err(error))),
+            }
+        }
+        results.extend(self.tell_of_copies(copied, deadline).await);
+        results
+    }
+
+    async fn seal_copy(&self, key: &CommitKey, version: Version, deadline: Instant) -> KeyResult<()> {
+        match self.holder().begin_commit(version.put_id, key, deadline).await? {
+            Begun::Verified(verified) => match self.holder().seal_copy(verified, version.epoch) {
+                true => Ok(()),
+                false => Err(superseded(version)),
+            },
+            Begun::Done(known) if known.version == version => Ok(()),
+            Begun::Done(_) => Err(superseded(version)),
+            Begun::Sealed(unreported) => {
+                // The put itself has sealed it here, and its homes have not said yet whether they know.
+                let message = "the homes have not answered yet to the put itself";
+                let error = ServiceError::new(ErrorCode::Overloaded, message);
+                let _ = self.holder().reported(unreported, Err(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells homes of copies, and leaves what they have not taken to be told later.
+    async fn tell_of_copies(self: &Arc<Self>, copied: Vec<Copied>, deadline: Instant) -> Vec<(usize, KeyResult<()>)> {
+        let mut results = Vec::with_capacity(copied.len());
+        let mut by_home: BTreeMap<NodeId, Vec<(Copied, HomeEvent)>> = BTreeMap::new();
+        for copy in copied {
+            let Some(entry) = self.holder().held(copy.hash) else {
+                let message = "the copy was dropped at once: the object is not its key's any more";
+                results.push((copy.index, Err(ServiceError::new(ErrorCode::Conflict, message))));
+                continue;
+            };
+            let decision = Decision {
+                key_hash: copy.hash,
+                homes: copy.homes,
+                kind: HomeEventKind::Publish(entry),
+            };
+            for home in [Some(copy.homes.first), copy.homes.second].into_iter().flatten() {
+                by_home.entry(home).or_default().push((copy, decision.clone().event()));
+            }
+        }
+        let asks = by_home.into_iter().map(async |(home, events)| {
+            let (copies, events): (Vec<Copied>, Vec<HomeEvent>) = events.into_iter().unzip();
+            let answers = self.ask_home(home, events, deadline).await;
+            copies.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        let mut told: BTreeMap<usize, KeyResult<()>> = BTreeMap::new();
+        for (copy, answer) in join_all(asks).await.into_iter().flatten() {
+            let result = answer.map(drop);
+            if result.is_err() {
+                self.publish(copy.hash, copy.homes);
+            }
+            let known = told.entry(copy.index).or_insert_with(|| result.clone());
+            if result.is_ok() {
+                *known = result;
+            }
+        }
+        results.extend(told);
+        results
+    }
+}
+
+fn superseded(version: Version) -> ServiceError {
+    let message = format!("version {version} is not the key's object any more, or was not asked for here");
+    ServiceError::new(ErrorCode::Conflict, message)
+}

@@ -1,0 +1,271 @@
+//! Copies of an object at further holders, and objects that take the place of others.
+
+use crate::cluster::*;
+use crate::learning::{find, lose, met, version};
+use tenon_protocol::ids::{Generation, Version};
+use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEventKind};
+use tenon_protocol::message::Replica;
+
+/// Has a holder take a copy of an object, in this region, and answers what it tells the homes.
+fn copied(cluster: &mut Cluster, version: Version, holder: usize, generation: u64) -> HomeEventKind {
+    cluster.holders[holder].sealed.insert(key(1), version);
+    HomeEventKind::Publish(HomeEntry {
+        version,
+        len_bytes: 100,
+        replicas: vec![Replica {
+            is_copy: true,
+            ..replica(holder, 1, generation)
+        }],
+    })
+}
+
+/// The holders that a home knows.
+fn holders_at(cluster: &mut Cluster, home: usize) -> Vec<usize> {
+    match cluster.call(home, key(1), HomeEventKind::Locate) {
+        Ok(HomeAnswer::Hit(entry)) => {
+            let at = |replica: &Replica| (0..9).find(|&holder| holder_id(holder) == replica.holder).unwrap();
+            entry.replicas.iter().map(at).collect()
+        }
+        Ok(HomeAnswer::Miss) => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn evicted(cluster: &mut Cluster, version: Version, holder: usize, generation: u64) -> HomeEventKind {
+    cluster.holders[holder].sealed.retain(|_, sealed| *sealed != version);
+    HomeEventKind::Evicted {
+        version,
+        holder: holder_id(holder),
+        generation: Generation(generation),
+    }
+}
+
+fn replacing(put_id: u64, holder: usize) -> HomeEventKind {
+    match propose(put_id, holder, 1) {
+        HomeEventKind::Propose {
+            put_id,
+            len_bytes,
+            replicas,
+            ..
+        } => HomeEventKind::Propose {
+            put_id,
+            len_bytes,
+            replicas,
+            replace: true,
+        },
+        other => other,
+    }
+}
+
+fn sealed_instead(version: Version, holder: usize) -> HomeEventKind {
+    match sealed(version, holder) {
+        HomeEventKind::Sealed {
+            version,
+            holder,
+            generation,
+            ..
+        } => HomeEventKind::Sealed {
+            version,
+            holder,
+            generation,
+            replace: true,
+        },
+        other => other,
+    }
+}
+
+#[test]
+fn a_copy_that_one_home_is_told_of_is_known_to_the_other() {
+    for home in [FIRST, SECOND] {
+        let mut cluster = met(3);
+        let stored = cluster.store(FIRST, key(1), 1, 0);
+        let copy = copied(&mut cluster, stored, 1, 8);
+        assert_eq!(cluster.call(home, key(1), copy), done(true));
+        assert_eq!(holders_at(&mut cluster, home), [0, 1]);
+        if home == FIRST {
+            assert_eq!(holders_at(&mut cluster, SECOND), [0, 1]);
+        }
+    }
+}
+
+#[test]
+fn when_the_original_goes_the_copy_is_the_object() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    for home in [FIRST, SECOND] {
+        let copy = copied(&mut cluster, stored, 1, 8);
+        assert_eq!(cluster.call(home, key(1), copy), done(true));
+    }
+    let report = evicted(&mut cluster, stored, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    for home in [FIRST, SECOND] {
+        assert_eq!(holders_at(&mut cluster, home), [1]);
+    }
+    assert_eq!(
+        cluster.holders[1].sealed.get(&key(1)),
+        Some(&stored),
+        "nobody has the copy dropped"
+    );
+    // Back where it came from, as a copy of the copy.
+    for home in [FIRST, SECOND] {
+        let copy = copied(&mut cluster, stored, 0, 9);
+        assert_eq!(cluster.call(home, key(1), copy), done(true));
+    }
+    let report = evicted(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(holders_at(&mut cluster, home), [0]);
+    }
+    assert_eq!(cluster.holders[0].sealed.get(&key(1)), Some(&stored));
+}
+
+#[test]
+fn a_holder_that_comes_back_empty_leaves_the_copy() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    cluster.restart(0);
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(holders_at(&mut cluster, home), [1]);
+    }
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 2, 1)), exists(stored, false));
+}
+
+#[test]
+fn a_copy_of_what_was_removed_is_dropped() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    cluster.settle();
+    assert_eq!(holders_at(&mut cluster, FIRST), []);
+    assert!(cluster.holders[1].sealed.is_empty(), "the copy is to be dropped");
+}
+
+#[test]
+fn a_removal_drops_every_copy() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    for holder in [1, 2] {
+        let copy = copied(&mut cluster, stored, holder, 8);
+        assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    }
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    assert!(cluster.holders.iter().all(|holder| holder.sealed.is_empty()));
+}
+
+#[test]
+fn of_two_tries_of_one_put_that_are_no_copies_one_is_dropped_as_before() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[1].sealed.insert(key(1), stored);
+    assert_eq!(cluster.call(FIRST, key(1), publish(stored, 1)), done(true));
+    cluster.settle();
+    assert_eq!(holders_at(&mut cluster, FIRST), [0]);
+    assert!(cluster.holders[1].sealed.is_empty());
+}
+
+#[test]
+fn no_more_copies_are_remembered_than_there_may_be() {
+    let mut cluster = met(9);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    for holder in 1..9 {
+        let copy = copied(&mut cluster, stored, holder, 8);
+        assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    }
+    assert_eq!(holders_at(&mut cluster, FIRST).len(), 8);
+}
+
+#[test]
+fn a_replacing_put_takes_the_place_of_the_object_and_has_it_dropped() {
+    for home in [FIRST, SECOND] {
+        let mut cluster = met(2);
+        let before = cluster.store(FIRST, key(1), 1, 0);
+        let after = version(2, 2);
+        let accepted = cluster.call(home, key(1), replacing(2, 1));
+        let degraded = false;
+        assert_eq!(
+            accepted,
+            Ok(HomeAnswer::Accepted {
+                version: after,
+                degraded
+            })
+        );
+        assert_eq!(cluster.located(FIRST, key(1)), Some(before), "until it is sealed");
+        cluster.holders[1].sealed.insert(key(1), after);
+        assert_eq!(cluster.call(home, key(1), sealed_instead(after, 1)), done(true));
+        assert!(cluster.holders[0].sealed.is_empty(), "the answer waits for that");
+        for asked in [FIRST, SECOND] {
+            assert_eq!(cluster.located(asked, key(1)), Some(after));
+        }
+        // Late words of what was replaced change nothing, and neither does an eviction bring it back.
+        cluster.holders[0].sealed.insert(key(1), before);
+        assert_eq!(cluster.call(FIRST, key(1), publish(before, 0)), done(true));
+        assert_eq!(cluster.located(FIRST, key(1)), Some(after));
+        let report = evicted(&mut cluster, after, 1, 2);
+        assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+        for asked in [FIRST, SECOND] {
+            cluster.holders[0].sealed.insert(key(1), before);
+            assert_eq!(cluster.call(asked, key(1), publish(before, 0)), done(true));
+            assert_eq!(cluster.located(asked, key(1)), None);
+        }
+        cluster.settle();
+        assert!(cluster.holders[0].sealed.is_empty(), "it is to be dropped");
+    }
+}
+
+#[test]
+fn a_replacing_put_whose_old_holder_does_not_answer_is_unavailable_stands_and_is_completed_when_repeated() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    let after = version(2, 2);
+    cluster.holders[0].answers = false;
+    assert!(cluster.call(FIRST, key(1), replacing(2, 1)).is_ok());
+    cluster.holders[1].sealed.insert(key(1), after);
+    let answer = cluster.call(FIRST, key(1), sealed_instead(after, 1));
+    assert_eq!(unavailable(answer), Some(holder_id(0)));
+    for asked in [FIRST, SECOND] {
+        assert_eq!(cluster.located(asked, key(1)), Some(after), "it stands");
+    }
+    cluster.holders[0].answers = true;
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 1)), done(true));
+    assert_eq!(cluster.holders[0].sealed.get(&key(1)), None, "{before} is dropped");
+}
+
+#[test]
+fn a_replacing_put_that_is_repeated_after_it_ended_ends_so_again() {
+    let mut cluster = met(2);
+    cluster.store(FIRST, key(1), 1, 0);
+    let after = version(2, 2);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 1)).is_ok());
+    cluster.holders[1].sealed.insert(key(1), after);
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 1)), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), replacing(2, 0)), exists(after, false));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(after));
+}
+
+#[test]
+fn a_home_that_was_away_learns_that_an_object_was_replaced() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    lose(&mut cluster, SECOND);
+    let after = version(2, 2);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 1)).is_ok());
+    cluster.holders[1].sealed.insert(key(1), after);
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 1)), done(true));
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    find(&mut cluster, SECOND);
+    cluster.settle();
+    assert_eq!(cluster.located(SECOND, key(1)), Some(after));
+    let report = evicted(&mut cluster, after, 1, 2);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    lose(&mut cluster, FIRST);
+    cluster.holders[0].sealed.insert(key(1), before);
+    assert_eq!(cluster.call(SECOND, key(1), publish(before, 0)), done(true));
+    assert_eq!(cluster.located(SECOND, key(1)), None);
+}
