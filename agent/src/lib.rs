@@ -11,6 +11,7 @@ mod copies;
 mod deciding;
 mod embedded;
 mod evict;
+mod fingerprint;
 mod front;
 mod guards;
 pub mod holder;

@@ -352,3 +352,40 @@ fn help_and_version_need_no_agent() {
         assert!(help.contains(word), "{word:?} is missing in: {help}");
     }
 }
+
+#[test]
+fn an_object_with_another_fingerprint_is_a_miss_for_who_asks_for_one() {
+    let cluster = Cluster::start(2);
+    let file = cluster[0].config_file();
+    let file = file.to_str().expect("a path of text");
+    assert_code(&cluster[0].tenon(&["put", "--fingerprint", "ab01", "k", file]), 0);
+    assert_code(&cluster[1].tenon(&["get", "--fingerprint", "AB01", "k"]), 0);
+    assert_code(&cluster[1].tenon(&["get", "--fingerprint", "ab02", "k"]), 1);
+    assert_eq!(json(&cluster[1].tenon(&["--json", "stat", "k"]))["fingerprint"], "ab01");
+    let http = cluster[1].http();
+    let found = http.get("/v1/objects/k?fingerprint=ab01").expect(200);
+    assert_eq!(found.header("tenon-fingerprint"), Some("ab01"));
+    http.get("/v1/objects/k?fingerprint=ab").expect_error(404, "not_found");
+    assert_eq!(http.get("/v1/objects/k?fingerprint=xy").status, 400);
+    http.put("/v1/objects/h?fingerprint=00ff", b"bytes").expect(201);
+    assert_code(&cluster[0].tenon(&["get", "--fingerprint", "00ff", "h"]), 0);
+}
+
+#[test]
+fn pins_are_shown_object_by_object() {
+    let cluster = Cluster::start(2);
+    let http = cluster[0].http();
+    http.put("/v1/objects/hard?pin=true", b"1").expect(201);
+    http.put("/v1/objects/soft?soft_pin_ms=60000", b"1").expect(201);
+    http.put("/v1/objects/none", b"1").expect(201);
+    let listed = String::from_utf8_lossy(&cluster[1].tenon(&["ls"]).stdout).into_owned();
+    let pins: Vec<Vec<&str>> = listed
+        .lines()
+        .map(|line| line.split_whitespace().skip(2).collect())
+        .collect();
+    assert_eq!(pins, [["hard", "hard"], ["-", "none"], ["soft", "soft"]], "{listed}");
+    let stat = json(&cluster[1].tenon(&["--json", "stat", "soft"]));
+    let left_ms = stat["pin"]["soft"]["for_ms"].as_u64().expect("a time");
+    assert!((1..=60_000).contains(&left_ms), "{stat}");
+    assert_eq!(json(&cluster[1].tenon(&["--json", "stat", "hard"]))["pin"], "hard");
+}

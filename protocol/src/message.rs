@@ -429,6 +429,8 @@ pub struct ListEntry {
     pub holders: Vec<NodeId>,
     /// When it was sealed, by the first holder's wall clock.
     pub sealed_unix_ms: u64,
+    /// What keeps the first holder from evicting it; of a soft pin the time that is left.
+    pub pin: Pin,
 }
 
 /// See [`Reply::Attach`].

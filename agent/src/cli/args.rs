@@ -2,11 +2,12 @@
 
 use super::exit::HELP;
 use super::limits::{KEYS_MAX, LIST_ENTRIES_DEFAULT, TIMEOUT_MS_MAX};
+use crate::fingerprint::Fingerprint;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
+use tenon_protocol::limits::{REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::name::Namespace;
 use tenon_transport::link::Endpoint;
 
@@ -115,6 +116,9 @@ pub(super) struct Get {
     /// The file to write, which appears when all is verified; - for standard output, which gets each piece as it is verified
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(super) output: PathBuf,
+    /// An object that was stored with other bytes, or with none, is a miss; in hexadecimal digits
+    #[arg(long, value_name = "HEX")]
+    pub(super) fingerprint: Option<Fingerprint>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -162,30 +166,6 @@ pub(super) struct Doctor {
     /// The configuration of tenond [default: TENON_CONFIG, else /etc/tenon/tenond.toml if it exists, else the defaults]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-}
-
-/// Bytes from hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fingerprint(pub(super) Vec<u8>);
-
-impl std::str::FromStr for Fingerprint {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refused = || format!("expected 1 to {FINGERPRINT_LEN_BYTES_MAX} bytes as pairs of hexadecimal digits");
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        if pairs.is_empty() || pairs.len() > FINGERPRINT_LEN_BYTES_MAX || !rest.is_empty() {
-            return Err(refused());
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
-        pairs
-            .iter()
-            .map(byte)
-            .collect::<Option<_>>()
-            .map(Self)
-            .ok_or_else(refused)
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::progress;
 use super::report::Report;
 use super::session::Session;
 use super::text;
+use crate::fingerprint::hex;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tenon_client::limits::REMOVE_PAGE_KEYS;
@@ -13,8 +14,8 @@ use tenon_client::{Client, ClientError, ObjectInfo};
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::LIST_ENTRIES_MAX;
-use tenon_protocol::message::ListEntry;
-use tenon_protocol::name::Namespace;
+use tenon_protocol::message::{ListEntry, Pin};
+use tenon_protocol::name::{Namespace, ObjectName};
 
 /// Lists keys, page by page.
 pub(super) async fn ls(session: &Session, ls: Ls) -> Result<Report, Failure> {
@@ -171,14 +172,24 @@ pub(super) async fn stat(session: &Session, key: &str) -> Result<Report, Failure
     let found = client.stat(&name, session.deadline(0)).await;
     let found = found.map_err(|error| Failure::from(error).while_doing(format_args!("cannot read {key:?}")))?;
     let info = found.ok_or_else(|| Failure::miss(name.namespace().as_str(), key))?;
+    let pin = pin(session, &client, &name).await;
     Ok(Report {
-        text: text::object(&info),
-        json: object(&info),
+        text: text::object(&info, pin),
+        json: object(&info, pin),
         ..Report::default()
     })
 }
 
-fn object(info: &ObjectInfo) -> Value {
+/// What keeps an object from being evicted, if its holder says so. It is not written beside the object, so the holder is asked.
+async fn pin(session: &Session, client: &Client, name: &ObjectName) -> Option<Pin> {
+    let listed = client
+        .list(name.namespace(), name.key(), None, 1, session.deadline(0))
+        .await;
+    let entry = listed.ok()?.entries.into_iter().next()?;
+    (entry.key == name.key()).then_some(entry.pin)
+}
+
+fn object(info: &ObjectInfo, pin: Option<Pin>) -> Value {
     json!({
         "key": info.name.key(),
         "namespace": info.name.namespace().as_str(),
@@ -187,7 +198,8 @@ fn object(info: &ObjectInfo) -> Value {
         "sealed_unix_ms": info.sealed_unix_ms,
         "sealed": text::utc(info.sealed_unix_ms),
         "checksum": format!("{:#018x}", info.checksums.whole),
-        "fingerprint": text::hex(&info.fingerprint),
+        "fingerprint": hex(&info.fingerprint),
+        "pin": pin,
         "replicas": info.replicas,
     })
 }

@@ -1,11 +1,12 @@
 //! What people see: tables, sizes, rates and times.
 
+use crate::fingerprint::hex;
 use indicatif::{BinaryBytes, HumanDuration};
 use std::fmt::Write;
 use std::time::Duration;
 use tenon_client::ObjectInfo;
 use tenon_protocol::message::{
-    IndexInfo, ListEntry, NodeInfo, NodeState, NodesReply, SegmentInfo, SegmentState, SegmentsReply,
+    IndexInfo, ListEntry, NodeInfo, NodeState, NodesReply, Pin, SegmentInfo, SegmentState, SegmentsReply,
 };
 
 /// Rows with their columns aligned, the first row being the heads. The last column is not padded.
@@ -40,12 +41,18 @@ pub(super) fn entries(entries: &[ListEntry]) -> String {
     let mut text = String::new();
     for entry in entries {
         let (len_bytes, sealed) = (entry.len_bytes, utc(entry.sealed_unix_ms));
-        let _ = writeln!(text, "{len_bytes:>14}  {sealed}  {}", entry.key);
+        let pin = match entry.pin {
+            Pin::None => "-",
+            Pin::Soft { .. } => "soft",
+            Pin::Hard => "hard",
+        };
+        let _ = writeln!(text, "{len_bytes:>14}  {sealed}  {pin:<4}  {}", entry.key);
     }
     text
 }
 
-pub(super) fn object(info: &ObjectInfo) -> String {
+/// `pin` is what its holders say of it, if they do.
+pub(super) fn object(info: &ObjectInfo, pin: Option<Pin>) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<13}{value}");
@@ -61,6 +68,11 @@ pub(super) fn object(info: &ObjectInfo) -> String {
     line("checksum", format!("{:#018x} (CRC-64/NVME)", info.checksums.whole));
     if !info.fingerprint.is_empty() {
         line("fingerprint", hex(&info.fingerprint));
+    }
+    match pin {
+        None | Some(Pin::None) => {}
+        Some(Pin::Soft { for_ms }) => line("pin", format!("soft, for {} s", for_ms.div_ceil(1000))),
+        Some(Pin::Hard) => line("pin", "hard".to_owned()),
     }
     for replica in &info.replicas {
         let (node, segment) = (replica.holder, replica.segment);
@@ -206,13 +218,6 @@ pub(super) fn bytes_per_s(len_bytes: u64, took: Duration) -> f64 {
     len_bytes as f64 / took.as_secs_f64().max(1e-9)
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A time as `2026-11-29T14:05:09Z`.
 pub(super) fn utc(unix_ms: u64) -> String {
     let (days, second) = (unix_ms / 86_400_000, unix_ms / 1000 % 86_400);
@@ -313,9 +318,10 @@ version      3.09090909090909090909090909090909
 sealed       1970-01-01T00:00:00Z
 checksum     0x0000000000000012 (CRC-64/NVME)
 fingerprint  ab01
+pin          hard
 replica      node 07070707070707070707070707070707, segment 2, offset 4096, generation 77
 ";
-        assert_eq!(object(&info), expected);
+        assert_eq!(object(&info, Some(Pin::Hard)), expected);
     }
 
     #[test]
@@ -406,8 +412,9 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
             version: version(),
             holders: Vec::new(),
             sealed_unix_ms: 0,
+            pin: Pin::Hard,
         };
-        assert_eq!(entries(&[entry]), "             5  1970-01-01T00:00:00Z  a b\n");
+        assert_eq!(entries(&[entry]), "             5  1970-01-01T00:00:00Z  hard  a b\n");
     }
 
     #[test]

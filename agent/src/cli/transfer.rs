@@ -10,7 +10,7 @@ use super::target::Target;
 use super::text;
 use serde_json::json;
 use std::time::Instant;
-use tenon_client::{PutOptions, default_deadline};
+use tenon_client::{ObjectInfo, PutOptions, default_deadline};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{Committed, Pin, PutOutcome};
 
@@ -107,6 +107,12 @@ pub(super) async fn get(session: &Session, get: Get) -> Result<Report, Failure> 
         .open(&name, session.deadline(0))
         .await
         .map_err(|error| doing(error.into()))?;
+    let is_meant = |info: &ObjectInfo| {
+        get.fingerprint
+            .as_ref()
+            .is_none_or(|wanted| wanted.0 == info.fingerprint)
+    };
+    let opened = opened.filter(|reader| is_meant(reader.info()));
     let mut reader = opened.ok_or_else(|| Failure::miss(name.namespace().as_str(), &get.key))?;
     let len_bytes = reader.info().len_bytes;
     let target = Target::open(&get.output)?;

@@ -30,12 +30,15 @@ use super::error::ApiError;
 use super::extract::{Patience, Query, TimeLimit, query};
 use super::path;
 use super::range::Wanted;
+use crate::fingerprint::{Fingerprint, hex};
 use crate::limits::GET_OPENINGS_MAX;
 use crate::metrics::{self, Metrics, ReadOutcome};
 
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
 /// The object's checksum, CRC-64/NVME, in 16 hexadecimal digits.
 const CHECKSUM: HeaderName = HeaderName::from_static("tenon-crc64nvme");
+/// What the object was stored with, in hexadecimal digits; empty if with nothing.
+const FINGERPRINT: HeaderName = HeaderName::from_static("tenon-fingerprint");
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,6 +49,7 @@ struct PutQuery {
     soft_pin_ms: Option<u64>,
     replicas: Option<u8>,
     replace: Option<bool>,
+    fingerprint: Option<Fingerprint>,
     timeout_ms: Option<u64>,
 }
 
@@ -59,6 +63,24 @@ impl PutQuery {
                 let message = "pin and soft_pin_ms exclude each other";
                 Err(ApiError::new(ErrorCode::InvalidArgument, message))
             }
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetQuery {
+    fingerprint: Option<Fingerprint>,
+    timeout_ms: Option<u64>,
+}
+
+impl GetQuery {
+    /// An object with another fingerprint than was asked for is a miss.
+    fn check(&self, source: Box<dyn ObjectSource>) -> Result<Box<dyn ObjectSource>, ApiError> {
+        let info = source.info();
+        match &self.fingerprint {
+            Some(wanted) if wanted.0 != info.fingerprint => Err(not_found(&info.name)),
+            _ => Ok(source),
         }
     }
 }
@@ -102,6 +124,7 @@ async fn store(
         pin: asked.pin()?,
         replicas: asked.replicas,
         replace: asked.replace.unwrap_or(false),
+        fingerprint: asked.fingerprint.map(|fingerprint| fingerprint.0).unwrap_or_default(),
         ..PutOptions::default()
     };
     let deadline = patience.deadline(len_bytes);
@@ -142,16 +165,16 @@ pub(super) fn refuse_surplus(connection: &ConnectionHandle) -> Result<(), ApiErr
 pub(super) async fn get(
     State(front): State<Front>,
     ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
-    Query(limit): Query<TimeLimit>,
+    Query(asked): Query<GetQuery>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let name = path::object_name(&uri)?;
-    let patience = limit.patience()?;
+    let patience = Patience::new(asked.timeout_ms)?;
     let mut openings = 0;
     loop {
         openings += 1;
-        match begin(&front, &connection, &name, patience, &headers).await {
+        match begin(&front, &connection, &name, (patience, &asked), &headers).await {
             // Another object took its place before the first byte: that one is as good.
             Err(error) if error.code() == ErrorCode::Conflict && openings < GET_OPENINGS_MAX => {}
             begun => return begun,
@@ -164,11 +187,12 @@ async fn begin(
     front: &Front,
     connection: &ConnectionHandle,
     name: &ObjectName,
-    patience: Patience,
+    (patience, asked): (Patience, &GetQuery),
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let place = front.admit_transfer(patience.deadline(0)).await?;
-    let source = open(front, name, patience).await.inspect_err(|error| {
+    let source = open(front, name, patience).await.and_then(|source| asked.check(source));
+    let source = source.inspect_err(|error| {
         front.metrics.got(ReadOutcome::of_error(error.code()));
     })?;
     let (wanted, mut answer_headers) = (wanted(source.info(), headers), object_headers(source.info()));
@@ -253,6 +277,7 @@ fn object_headers(info: &ObjectInfo) -> HeaderMap {
         (ACCEPT_RANGES, HeaderValue::from_static("bytes")),
         (ETAG, etag(info)),
         (CHECKSUM, header_value(&format!("{:016x}", info.checksums.whole))),
+        (FINGERPRINT, header_value(&hex(&info.fingerprint))),
     ])
 }
 

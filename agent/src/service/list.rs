@@ -96,6 +96,7 @@ fn merge(pages: Vec<ListReply>, missing: Vec<NodeId>, limit: u32) -> ListReply {
 mod tests {
     use super::*;
     use tenon_protocol::ids::{Epoch, PutId, Version};
+    use tenon_protocol::message::Pin;
 
     fn page(node: u8, keys: &[&str], more: bool) -> ListReply {
         let entries = keys.iter().map(|key| ListEntry {
@@ -107,6 +108,7 @@ mod tests {
             },
             holders: vec![NodeId::from_bytes([node; 16])],
             sealed_unix_ms: 0,
+            pin: Pin::None,
         });
         ListReply {
             entries: entries.collect(),

@@ -1,10 +1,10 @@
 //! Reading, looking up, listing and removing sealed objects.
 
-use super::region::{Record, Report};
+use super::region::{Record, Report, Standing};
 use super::{HoldError, Holder, RegionId, SegmentTable};
 use crate::time::Time;
 use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
-use tenon_protocol::message::{ListEntry, Replica};
+use tenon_protocol::message::{ListEntry, Pin, Replica};
 use tenon_protocol::name::{Namespace, ObjectName};
 
 /// A read by the owner that is under way. Give it to [`Holder::end_read`] when the last byte has left, whatever
@@ -155,6 +155,13 @@ impl<T: SegmentTable> Holder<T> {
             version: object.version,
             holders: vec![self.config.node],
             sealed_unix_ms: object.sealed_unix_ms,
+            pin: match object.standing {
+                Standing::Queued(_) => Pin::None,
+                Standing::Soft { until } => Pin::Soft {
+                    for_ms: until.since_ms(self.now),
+                },
+                Standing::Hard => Pin::Hard,
+            },
         }
     }
 

@@ -187,6 +187,7 @@ async fn a_reader_that_sips_loses_its_answer_at_its_deadline() {
         },
         holders: Vec::new(),
         sealed_unix_ms: 0,
+        pin: tenon_protocol::message::Pin::None,
     };
     let list = ListReply {
         entries: vec![entry],
