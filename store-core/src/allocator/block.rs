@@ -75,6 +75,25 @@ pub(super) struct Block {
     pub(super) above_is_free: bool,
 }
 
+impl Block {
+    /// An allocated block of no units, without neighbours and in no index.
+    const LONELY: Self = Self {
+        offset: 0,
+        units: 0,
+        below: Slot::NONE,
+        above: Slot::NONE,
+        left: Slot::NONE,
+        right: Slot::NONE,
+        parent: Slot::NONE,
+        youngest: Slot::NONE,
+        segment: 0,
+        state: State::Allocated,
+        is_stacked: false,
+        below_is_free: false,
+        above_is_free: false,
+    };
+}
+
 // Documented beside the types that hold blocks.
 const _: () = assert!(size_of::<Block>() == 48);
 
@@ -116,17 +135,7 @@ impl Blocks {
         self.blocks.push(Block {
             offset,
             units,
-            below: Slot::NONE,
-            above: Slot::NONE,
-            left: Slot::NONE,
-            right: Slot::NONE,
-            parent: Slot::NONE,
-            youngest: Slot::NONE,
-            segment: 0,
-            state: State::Allocated,
-            is_stacked: false,
-            below_is_free: false,
-            above_is_free: false,
+            ..Block::LONELY
         });
         Slot(slot)
     }
@@ -239,17 +248,42 @@ impl Blocks {
             neighbour.below = slot;
             neighbour.below_is_free = state == State::Free;
         }
-        let spare = self.spare;
-        let block = &mut self[gone];
-        block.state = State::Spare;
-        block.above = spare;
-        self.spare = gone;
+        self.give_slot(gone);
     }
 
     /// All blocks from `first` on in address order.
     pub(super) fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Block)> {
         let next = |slot: &Slot| Some(self[*slot].above).filter(|above| !above.is_none());
         std::iter::successors(Some(first), next).map(|slot| (slot, &self[slot]))
+    }
+
+    /// Adds an allocated block of `units` units without neighbours, in any slot. Panics if [`Self::has_room`] is false.
+    pub(super) fn add(&mut self, offset: u64, units: u64) -> Slot {
+        let slot = self.take_slot();
+        self[slot] = Block {
+            offset,
+            units,
+            ..Block::LONELY
+        };
+        slot
+    }
+
+    /// Gives up a block that has no neighbours and is in no index.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let block = &self[slot];
+        assert!(
+            block.below.is_none() && block.above.is_none() && block.state != State::Spare,
+            "corrupt block chain: a block that is given up has neighbours"
+        );
+        self.give_slot(slot);
+    }
+
+    fn give_slot(&mut self, slot: Slot) {
+        let spare = self.spare;
+        let block = &mut self[slot];
+        block.state = State::Spare;
+        block.above = spare;
+        self.spare = slot;
     }
 
     fn take_slot(&mut self) -> Slot {

@@ -7,7 +7,7 @@ use super::order::SizeOrder;
 use super::{AllocateError, ConfigError, FitHint, FreeError, Region, Run};
 use crate::limits::{ALIGNMENT_BYTES_MIN, PACKED_BLOCKS_MAX, SCARCE_UNTIL_DIVISOR};
 
-/// The position of a segment in [`PackedSegments`].
+/// The position of a segment in [`PackedSegments`]. Once that is removed, another one may get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentIndex(pub usize);
 
@@ -20,6 +20,8 @@ enum Standing {
     Scarce(Box<FreeBlocks>),
     /// Nowhere: it serves no requests.
     Withdrawn,
+    /// It is not there any more: its position waits for another one.
+    Removed,
 }
 
 /// One segment: a stretch of the units that all segments number through.
@@ -62,6 +64,8 @@ pub struct PackedSegments {
     /// The largest free block in units of each scarce segment that can have a further region in use; 0 for all others.
     scarce: SizeOrder,
     members: Vec<Member>,
+    /// Positions of segments that were removed.
+    vacant: Vec<SegmentIndex>,
     unit_shift: u32,
     /// Where the next segment's units begin.
     end_units: u64,
@@ -87,6 +91,7 @@ impl PackedSegments {
             shared: FreeBlocks::none(Shape::Stacks, u64::MAX >> unit_shift, unit_shift),
             scarce: SizeOrder::new(0),
             members: Vec::new(),
+            vacant: Vec::new(),
             unit_shift,
             end_units: 0,
             capacity_units: 0,
@@ -115,10 +120,8 @@ impl PackedSegments {
         let (Some(end_units), true) = (end_units, self.blocks.has_room()) else {
             return Err(ConfigError::TooMuch { capacity_bytes });
         };
-        let first = self.blocks.push(self.end_units, capacity_units);
-        let index = SegmentIndex(self.members.len());
-        self.blocks[first].segment = u32::try_from(index.0).expect("fewer segments than blocks");
-        self.members.push(Member {
+        let first = self.blocks.add(self.end_units, capacity_units);
+        let index = self.settle_in(Member {
             first,
             first_unit: self.end_units,
             capacity_units,
@@ -127,7 +130,7 @@ impl PackedSegments {
             regions_max,
             standing: Standing::Shared,
         });
-        self.scarce.push();
+        self.blocks[first].segment = u32::try_from(index.0).expect("fewer segments than blocks");
         self.end_units = end_units;
         self.capacity_units += capacity_units;
         self.free_units += capacity_units;
@@ -137,16 +140,56 @@ impl PackedSegments {
         Ok(index)
     }
 
+    /// Gives a segment a position.
+    fn settle_in(&mut self, member: Member) -> SegmentIndex {
+        if let Some(index) = self.vacant.pop() {
+            self.members[index.0] = member;
+            return index;
+        }
+        self.members.push(member);
+        self.scarce.push();
+        SegmentIndex(self.members.len() - 1)
+    }
+
+    /// Forgets a segment that was withdrawn and of which no region is in use. Its position may be another one's from now on.
+    ///
+    /// # Panics
+    /// If there is no such segment, if it is not withdrawn, or if a region of it is in use.
+    pub fn remove(&mut self, segment: SegmentIndex) {
+        let member = &mut self.members[segment.0];
+        assert!(
+            matches!(member.standing, Standing::Withdrawn),
+            "a segment is removed that serves requests"
+        );
+        assert_eq!(member.regions, 0, "a segment is removed of which regions are in use");
+        // Without regions all of it is one free block.
+        self.blocks.remove(member.first);
+        *member = Member {
+            first: Slot::NONE,
+            first_unit: 0,
+            capacity_units: 0,
+            free_units: 0,
+            regions: 0,
+            regions_max: 0,
+            standing: Standing::Removed,
+        };
+        self.vacant.push(segment);
+    }
+
     /// Lets a segment serve no further requests; what it holds stays allocated until it is freed. O(regions of the segment).
     ///
     /// # Panics
     /// If there is no such segment.
     pub fn withdraw(&mut self, segment: SegmentIndex) {
         let member = &mut self.members[segment.0];
+        assert!(
+            !matches!(member.standing, Standing::Removed),
+            "a segment is withdrawn that was removed"
+        );
         let standing = std::mem::replace(&mut member.standing, Standing::Withdrawn);
         let first = member.first;
         match standing {
-            Standing::Withdrawn => return,
+            Standing::Withdrawn | Standing::Removed => return,
             Standing::Shared => self.shared.withdraw_chain(&mut self.blocks, first, |_, _| {}),
             Standing::Scarce(mut own) => own.withdraw_chain(&mut self.blocks, first, |_, _| {}),
         }
@@ -250,6 +293,7 @@ impl PackedSegments {
             "corrupt account: more free than there is"
         );
         match &mut member.standing {
+            Standing::Removed => unreachable!("no region of it is in use"),
             Standing::Withdrawn => {
                 free::give_unindexed(&mut self.blocks, slot);
                 return Ok(());
@@ -309,7 +353,7 @@ impl PackedSegments {
         self.members[segment.0].regions
     }
 
-    /// For each segment a size in bytes that no free region of it exceeds; 0 for those withdrawn.
+    /// For each segment a size in bytes that no free region of it exceeds that a request might get; 0 for those withdrawn or removed.
     ///
     /// Looks at the largest free regions of all segments until each has shown its largest one, and at `visits_max` at most. Those that have not by
     /// then have none larger than the last one seen.
@@ -319,7 +363,7 @@ impl PackedSegments {
         let mut open = 0;
         for (bound, member) in bounds.iter_mut().zip(&self.members) {
             match &member.standing {
-                Standing::Withdrawn => *bound = Some(0),
+                Standing::Withdrawn | Standing::Removed => *bound = Some(0),
                 Standing::Scarce(own) => *bound = Some(own.largest_units),
                 Standing::Shared if member.free_units == 0 => *bound = Some(0),
                 Standing::Shared => open += 1,
@@ -356,10 +400,10 @@ impl PackedSegments {
         self.capacity_units << self.unit_shift
     }
 
-    /// Number of segments ever mounted.
+    /// Number of segments that are not removed.
     #[must_use]
     pub fn segments(&self) -> usize {
-        self.members.len()
+        self.members.len() - self.vacant.len()
     }
 
     /// Bytes of a segment that are not allocated. Panics if there is no such segment.
@@ -385,7 +429,9 @@ impl PackedSegments {
     /// [`RegionAllocator::runs`]: super::RegionAllocator::runs
     pub fn runs(&self, segment: SegmentIndex) -> impl Iterator<Item = Run> + '_ {
         let member = &self.members[segment.0];
-        self.blocks.from(member.first).map(|(_, block)| Run {
+        let first = Some(member.first).filter(|first| !first.is_none());
+        let blocks = first.into_iter().flat_map(|first| self.blocks.from(first));
+        blocks.map(|(_, block)| Run {
             offset_bytes: (block.offset - member.first_unit) << self.unit_shift,
             len_bytes: block.units << self.unit_shift,
             is_free: block.state == State::Free,
@@ -397,7 +443,7 @@ impl PackedSegments {
     pub fn memory_bytes(&self) -> usize {
         let own = |member: &Member| match &member.standing {
             Standing::Scarce(own) => own.index.memory_bytes(),
-            Standing::Shared | Standing::Withdrawn => 0,
+            Standing::Shared | Standing::Withdrawn | Standing::Removed => 0,
         };
         self.blocks.memory_bytes()
             + self.shared.index.memory_bytes()
@@ -410,6 +456,11 @@ impl PackedSegments {
     pub fn check_invariants(&self) {
         let (mut free_units, mut capacity_units, mut largest_units, mut blocks) = (0, 0, 0, 0);
         for (segment, member) in self.members.iter().enumerate() {
+            if matches!(member.standing, Standing::Removed) {
+                assert!(self.vacant.contains(&SegmentIndex(segment)), "a position is lost");
+                assert_eq!(self.scarce.size(segment), 0);
+                continue;
+            }
             let chain = free::check_chain(&self.blocks, member.first, member.first_unit);
             assert_eq!(
                 chain.end_units,
@@ -424,7 +475,7 @@ impl PackedSegments {
             blocks += chain.blocks;
             let mut in_order_units = 0;
             match &member.standing {
-                Standing::Withdrawn => {}
+                Standing::Withdrawn | Standing::Removed => {}
                 Standing::Shared => largest_units = largest_units.max(chain.largest_units),
                 Standing::Scarce(own) => {
                     assert!(!member.has_plenty(), "a segment with regions in plenty is scarce");

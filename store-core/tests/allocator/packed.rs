@@ -15,6 +15,7 @@ enum Operation {
     Allocate(u64),
     Free(usize),
     Withdraw(usize),
+    Remove(usize),
     Mount(u64, u32),
 }
 
@@ -22,6 +23,7 @@ struct Twin {
     packed: PackedSegments,
     models: Vec<Model>,
     withdrawn: Vec<bool>,
+    removed: Vec<bool>,
     scarce: Vec<bool>,
     /// Regions in use and the most that may be.
     regions: Vec<(u32, u32)>,
@@ -35,6 +37,7 @@ impl Twin {
             packed: PackedSegments::new(64).expect("a valid alignment"),
             models: Vec::new(),
             withdrawn: Vec::new(),
+            removed: Vec::new(),
             scarce: Vec::new(),
             regions: Vec::new(),
             clock: 0,
@@ -52,21 +55,45 @@ impl Twin {
             }
             Operation::Withdraw(number) if !self.models.is_empty() => {
                 let segment = number % self.models.len();
-                self.packed.withdraw(SegmentIndex(segment));
-                self.withdrawn[segment] = true;
+                if !self.removed[segment] {
+                    self.packed.withdraw(SegmentIndex(segment));
+                    self.withdrawn[segment] = true;
+                }
             }
-            Operation::Free(_) | Operation::Withdraw(_) => {}
-            Operation::Mount(capacity_bytes, regions_max) => {
-                let mounted = self.packed.mount(capacity_bytes, regions_max);
-                assert_eq!(mounted, Ok(SegmentIndex(self.models.len())));
-                self.models.push(Model::new(AllocatorConfig::new(capacity_bytes)));
-                self.on_clock(self.models.len() - 1, Model::renew);
-                self.withdrawn.push(false);
-                self.scarce.push(false);
-                self.regions.push((0, regions_max));
-            }
+            Operation::Remove(number) if !self.models.is_empty() => self.remove(number % self.models.len()),
+            Operation::Free(_) | Operation::Withdraw(_) | Operation::Remove(_) => {}
+            Operation::Mount(capacity_bytes, regions_max) => self.mount(capacity_bytes, regions_max),
         }
         self.compare();
+    }
+
+    /// A segment gets a position that nobody has, if there is one; else the next.
+    fn mount(&mut self, capacity_bytes: u64, regions_max: u32) {
+        let segment = self.packed.mount(capacity_bytes, regions_max).unwrap().0;
+        let model = Model::new(AllocatorConfig::new(capacity_bytes));
+        if segment == self.models.len() {
+            assert!(!self.removed.contains(&true), "a position stays empty");
+            self.models.push(model);
+            self.withdrawn.push(false);
+            self.removed.push(false);
+            self.scarce.push(false);
+            self.regions.push((0, regions_max));
+        } else {
+            assert!(self.removed[segment], "a position is given twice");
+            self.models[segment] = model;
+            self.withdrawn[segment] = false;
+            self.removed[segment] = false;
+            self.scarce[segment] = false;
+            self.regions[segment] = (0, regions_max);
+        }
+        self.on_clock(segment, Model::renew);
+    }
+
+    fn remove(&mut self, segment: usize) {
+        if !self.removed[segment] && self.withdrawn[segment] && self.regions[segment].0 == 0 {
+            self.packed.remove(SegmentIndex(segment));
+            self.removed[segment] = true;
+        }
     }
 
     /// Changes one model by the clock of all.
@@ -179,6 +206,10 @@ impl Twin {
         );
         let exact = |segment| self.largest_bytes(|other| other == segment);
         let exact: Vec<u64> = (0..self.models.len()).map(exact).collect();
+        assert_eq!(
+            self.packed.segments(),
+            self.removed.iter().filter(|is_removed| !**is_removed).count()
+        );
         assert_eq!(self.packed.largest_free_upper_bounds_bytes(usize::MAX), exact);
         for visits_max in [0, 1, 3] {
             let bounds = self.packed.largest_free_upper_bounds_bytes(visits_max);
@@ -186,6 +217,11 @@ impl Twin {
         }
         for (number, model) in self.models.iter().enumerate() {
             let segment = SegmentIndex(number);
+            if self.removed[number] {
+                assert_eq!(self.packed.runs(segment).count(), 0);
+                assert_eq!(self.packed.segment_capacity_bytes(segment), 0);
+                continue;
+            }
             assert_eq!(self.packed.runs(segment).collect::<Vec<Run>>(), model.runs());
             assert_eq!(self.packed.segment_free_bytes(segment), model.free_bytes());
             assert_eq!(self.packed.segment_regions(segment), self.regions[number].0);
@@ -201,6 +237,7 @@ fn operations(scale: u64) -> impl Strategy<Value = Vec<Operation>> {
         1 => (64..16_384_u64, prop_oneof![1..20_u32, Just(u32::MAX)])
             .prop_map(move |(capacity, regions_max)| Operation::Mount(scale * capacity, regions_max)),
         1 => any::<usize>().prop_map(Operation::Withdraw),
+        2 => any::<usize>().prop_map(Operation::Remove),
     ];
     prop::collection::vec(operation, 1..300)
 }
@@ -226,6 +263,25 @@ fn neighbours_of_two_segments_are_never_merged() {
     assert_eq!((twin.packed.largest_free_bytes(), twin.packed.free_bytes()), (128, 384));
     assert_eq!(twin.packed.segments(), 3);
     assert_eq!(twin.packed.segment_capacity_bytes(SegmentIndex(2)), 128);
+}
+
+#[test]
+fn a_thousand_segments_that_came_and_went_leave_no_record() {
+    let mut packed = PackedSegments::new(64).unwrap();
+    packed.mount(4096, 8).unwrap();
+    let mut memory_bytes = Vec::new();
+    for _ in 0..1000 {
+        let segment = packed.mount(1 << 20, 8).unwrap();
+        let (of, region) = packed.allocate(1 << 19).unwrap();
+        assert_eq!(of, segment, "nothing else holds it");
+        packed.withdraw(segment);
+        packed.free(segment, region).unwrap();
+        packed.remove(segment);
+        packed.check_invariants();
+        memory_bytes.push(packed.memory_bytes());
+    }
+    assert_eq!(memory_bytes[0], memory_bytes[999]);
+    assert_eq!((packed.segments(), packed.free_bytes()), (1, 4096));
 }
 
 #[test]
