@@ -94,7 +94,7 @@ pub const OUTCOME_LIFE_MS: u64 = 300_000;
 /// Most outcomes remembered at once (about 25 MiB).
 pub const OUTCOMES_MAX: usize = 1 << 18;
 
-/// Most segments that one node mounts in one life.
+/// Most segments that one node has mounted at once.
 pub const SEGMENTS_MAX: usize = 1024;
 
 /// Most free regions that are looked at to tell how large the largest one of each segment is (a few milliseconds).
@@ -111,6 +111,9 @@ pub const WRITTEN_PARTS_PER_PIECE_MAX: usize = 64;
 
 /// Most objects that go in one step in the background (about 50 µs).
 pub const EVICTED_AT_ONCE_MAX: usize = 32;
+
+/// Most regions of a segment that is unmounted that are looked at in one step (about 100 µs).
+pub const DROPPED_AT_ONCE_MAX: usize = 64;
 
 /// Most objects that are looked at in one step for one that may go.
 pub const EVICTION_PASSES_AT_ONCE_MAX: usize = 256;

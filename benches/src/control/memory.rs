@@ -275,7 +275,8 @@ impl Held {
             len_bytes: objects * OBJECT_BYTES,
             slots: u32::try_from(objects)?,
         };
-        holder.mount(&spec, NoTable)?;
+        let id = holder.new_segment_id()?;
+        holder.mount(id, &spec, NoTable)?;
         Ok(Self {
             holder,
             namespace: Namespace::new(Namespace::DEFAULT)?,

@@ -341,7 +341,7 @@ impl<T: SegmentTable> Holder<T> {
             sealed_unix_ms,
             sealed_at: self.now,
             used_at: self.now,
-            standing: self.eviction.admit(self.now, region, len_bytes, pin),
+            standing: self.admit(region, len_bytes, pin),
             degraded,
             is_copy: false,
             replaces: replace,

@@ -3,6 +3,7 @@
 use crate::allocator::ConfigError;
 use crate::limits::{HOLDS_PER_REGION_MAX, SEGMENTS_MAX, WRITTEN_PARTS_PER_PIECE_MAX};
 use tenon_protocol::error::{ErrorCode, NoSpace, ServiceError};
+use tenon_protocol::ids::SegmentId;
 use tenon_protocol::limits::{FINGERPRINT_LEN_BYTES_MAX, RESERVATION_TTL_MS_MAX};
 
 /// Why a segment is not mounted.
@@ -11,12 +12,32 @@ pub enum MountError {
     /// Its table would describe nothing.
     #[error("a segment needs at least one descriptor slot")]
     NoSlots,
-    /// [`SEGMENTS_MAX`] were mounted.
-    #[error("{SEGMENTS_MAX} segments were mounted, more are not allowed")]
+    /// [`SEGMENTS_MAX`] are mounted.
+    #[error("{SEGMENTS_MAX} segments are mounted, more are not allowed")]
     TooMany,
+    /// As many ids were given as there are.
+    #[error("no further id is left for a segment in this life of the node")]
+    OutOfIds,
     /// Length and alignment do not go together.
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// Why a segment stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnmountError {
+    /// It is not there.
+    #[error("segment {segment} is not mounted here")]
+    Unknown {
+        /// Which.
+        segment: SegmentId,
+    },
+    /// It takes regions, or has some.
+    #[error("segment {segment} is in use")]
+    InUse {
+        /// Which.
+        segment: SegmentId,
+    },
 }
 
 /// Why nothing was reserved.

@@ -7,9 +7,9 @@
 //! nothing else makes a hole, and only so.
 
 use super::hole::{Hole, HoleSearch, Run, cheaper};
-use super::region::{Object, Record, RegionId, Report, Standing, State};
+use super::region::{Object, Record, RegionId, Standing, State};
 use super::segment::{Segment, occupied_bytes};
-use super::{Holder, SegmentTable, record_in};
+use super::{Holder, SegmentTable};
 use crate::eviction::SecondChance;
 use crate::limits::{
     EVICTED_AT_ONCE_MAX, EVICTION_PASSES_AT_ONCE_MAX, HOLE_REGIONS_SEEN_MAX, HOLE_SEEDS_MAX, OBJECT_COST_BYTES,
@@ -39,6 +39,8 @@ pub enum EvictReason {
     Watermark,
     /// A put had no room otherwise.
     Request,
+    /// Its segment was unmounted.
+    Unmounted,
 }
 
 /// An object that has gone: its homes are to be told.
@@ -86,6 +88,18 @@ pub struct PinAccount {
     pub hard: Share,
 }
 
+impl PinAccount {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            evictable: self.evictable.plus(other.evictable),
+            soft: self.soft.plus(other.soft),
+            hard: self.hard.plus(other.hard),
+        }
+    }
+}
+
 /// Some objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
@@ -93,6 +107,15 @@ pub struct Share {
     pub objects: u64,
     /// What they occupy.
     pub bytes: u64,
+}
+
+impl Share {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            objects: self.objects + other.objects,
+            bytes: self.bytes + other.bytes,
+        }
+    }
 }
 
 /// What is known of all objects of a holder for their eviction.
@@ -103,7 +126,6 @@ pub(super) struct Eviction {
     queue: SecondChance<RegionId>,
     /// Soft pins by their ends.
     soft: BTreeSet<(Time, RegionId)>,
-    account: PinAccount,
     /// The upper watermark was reached, and the lower one not yet.
     is_under_way: bool,
     /// How many objects were looked at since one has gone.
@@ -120,9 +142,8 @@ impl Eviction {
         }
     }
 
-    /// An object of so many bytes is there from now on, or is pinned otherwise.
-    pub(super) fn admit(&mut self, now: Time, region: RegionId, len_bytes: u64, pin: Pin) -> Standing {
-        let standing = match pin {
+    fn admit(&mut self, now: Time, region: RegionId, pin: Pin) -> Standing {
+        match pin {
             Pin::None => Standing::Queued(self.queue.insert(region)),
             Pin::Soft { for_ms } => {
                 let until = now.after_ms(for_ms);
@@ -130,15 +151,10 @@ impl Eviction {
                 Standing::Soft { until }
             }
             Pin::Hard => Standing::Hard,
-        };
-        let share = self.share(standing);
-        share.objects += 1;
-        share.bytes += occupied_bytes(len_bytes);
-        standing
+        }
     }
 
-    /// The object is not there any more, or about to be pinned otherwise.
-    pub(super) fn dismiss(&mut self, region: RegionId, len_bytes: u64, standing: Standing) {
+    fn dismiss(&mut self, region: RegionId, standing: Standing) {
         match standing {
             Standing::Queued(place) => {
                 self.queue.remove(place);
@@ -148,31 +164,12 @@ impl Eviction {
             }
             Standing::Hard => {}
         }
-        let share = self.share(standing);
-        share.objects -= 1;
-        share.bytes -= occupied_bytes(len_bytes);
     }
 
     /// The object is used.
     pub(super) fn mark(&mut self, standing: Standing) {
         if let Standing::Queued(place) = standing {
             self.queue.visit(place);
-        }
-    }
-
-    fn share(&mut self, standing: Standing) -> &mut Share {
-        match standing {
-            Standing::Queued(_) => &mut self.account.evictable,
-            Standing::Soft { .. } => &mut self.account.soft,
-            Standing::Hard => &mut self.account.hard,
-        }
-    }
-
-    /// Bytes of objects that may be evicted, sooner or later.
-    pub(super) fn evictable_bytes(&self) -> u64 {
-        match self.watermarks {
-            Some(_) => self.account.evictable.bytes + self.account.soft.bytes,
-            None => 0,
         }
     }
 
@@ -200,13 +197,36 @@ impl Eviction {
 
 /// Whether nobody needs the object to be there: neither a transfer, nor its put, which is under way.
 fn may_go(record: &Record, object: &Object) -> bool {
-    record.holds == 0 && object.report != Report::UnderWay
+    record.holds == 0 && object.is_told()
 }
 
 impl<T: SegmentTable> Holder<T> {
     /// Objects by what keeps them from being evicted.
     pub fn pin_account(&self) -> PinAccount {
-        self.eviction.account
+        let pins = self.segments.iter().map(Segment::pins);
+        pins.fold(PinAccount::default(), PinAccount::plus)
+    }
+
+    /// Bytes of objects that may be evicted for others, sooner or later.
+    pub(super) fn evictable_bytes(&self) -> u64 {
+        if self.eviction.watermarks.is_none() {
+            return 0;
+        }
+        let pins = self.segments.active().map(Segment::pins);
+        pins.map(|pins| pins.evictable.bytes + pins.soft.bytes).sum()
+    }
+
+    /// An object of so many bytes is there from now on, or is pinned otherwise.
+    pub(super) fn admit(&mut self, region: RegionId, len_bytes: u64, pin: Pin) -> Standing {
+        let standing = self.eviction.admit(self.now, region, pin);
+        self.segment_of(region).count_pin(standing, len_bytes, true);
+        standing
+    }
+
+    /// The object is not there any more, or about to be pinned otherwise.
+    pub(super) fn dismiss(&mut self, region: RegionId, len_bytes: u64, standing: Standing) {
+        self.eviction.dismiss(region, standing);
+        self.segment_of(region).count_pin(standing, len_bytes, false);
     }
 
     /// The objects that were evicted since the last call, in order. Ask after every call that may evict.
@@ -240,8 +260,8 @@ impl<T: SegmentTable> Holder<T> {
         let record = self.record(region).expect("objects are recorded");
         let len_bytes = record.len_bytes();
         let standing = record.object().expect("only objects are pinned").standing;
-        self.eviction.dismiss(region, len_bytes, standing);
-        let standing = self.eviction.admit(self.now, region, len_bytes, pin);
+        self.dismiss(region, len_bytes, standing);
+        let standing = self.admit(region, len_bytes, pin);
         let object = self.record_mut(region).and_then(Record::object_mut);
         object.expect("it was just seen").standing = standing;
     }
@@ -277,8 +297,10 @@ impl<T: SegmentTable> Holder<T> {
             let before = passes;
             let segments = &self.segments;
             let is_free_to_go = |region: &RegionId| {
-                let record = record_in(segments, *region).expect("what is queued is recorded");
-                record.object().is_some_and(|object| may_go(record, object))
+                let segment = segments.get(region.segment).expect("regions lie in mounted segments");
+                let record = segment.get(*region).expect("what is queued is recorded");
+                // What goes from a segment that takes nothing makes room for nobody.
+                !segment.is_draining() && record.object().is_some_and(|object| may_go(record, object))
             };
             let found = self.eviction.queue.candidate(&mut passes, is_free_to_go);
             let Some((_, region)) = found else {
@@ -341,8 +363,8 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     fn hole_anywhere(&self, needed_bytes: u64, takes_soft: bool) -> Option<(SegmentId, Hole)> {
-        let large = self.segments.iter().filter(|segment| {
-            let free_bytes = self.free_of(segment.id()).free_bytes;
+        let large = self.segments.active().filter(|segment| {
+            let free_bytes = self.free_of(segment).free_bytes;
             free_bytes + segment.sealed_bytes() >= needed_bytes
         });
         let holes = large.filter_map(|segment| {
@@ -362,6 +384,9 @@ impl<T: SegmentTable> Holder<T> {
             let from_bytes = region.offset_bytes.saturating_sub(needed_bytes);
             let to_bytes = region.offset_bytes.saturating_add(2 * needed_bytes);
             let segment = self.mounted(region.segment);
+            if segment.is_draining() {
+                continue;
+            }
             let (hole, regions) = self.hole_within(segment, needed_bytes, from_bytes, to_bytes, false);
             if let Some(hole) = hole
                 && cheaper(cheapest.map(|(_, known)| known), hole) == Some(hole)
@@ -385,7 +410,7 @@ impl<T: SegmentTable> Holder<T> {
         to_bytes: u64,
         takes_soft: bool,
     ) -> (Option<Hole>, usize) {
-        let free = self.free_of(segment.id());
+        let free = self.free_of(segment);
         let end_bytes = to_bytes.min(free.capacity_bytes);
         let mut search = HoleSearch::new(needed_bytes);
         let mut at_bytes = segment.run_start(from_bytes);
@@ -417,7 +442,8 @@ impl<T: SegmentTable> Holder<T> {
         (search.finish(free.slots_used < free.slots), seen)
     }
 
-    fn evict(&mut self, region: RegionId, reason: EvictReason) {
+    /// Drops an object of which the homes are to be told.
+    pub(super) fn evict(&mut self, region: RegionId, reason: EvictReason) {
         let len_bytes = self.record(region).expect("objects are recorded").len_bytes();
         let object = self.drop_region(region);
         self.eviction.evicted.push(Evicted {
@@ -446,26 +472,28 @@ impl<T: SegmentTable> Holder<T> {
     /// Panics if what is known for eviction is not what there is. O(n).
     pub(super) fn check_eviction(&self) {
         self.eviction.queue.check_invariants();
-        let mut account = PinAccount::default();
         let (mut queued, mut soft) = (0, 0);
-        for (region, record) in self.segments.iter().flat_map(Segment::regions) {
-            let Some(object) = record.object() else { continue };
-            let share = match object.standing {
-                Standing::Queued(_) => {
-                    queued += 1;
-                    &mut account.evictable
-                }
-                Standing::Soft { until } => {
-                    soft += 1;
-                    assert!(self.eviction.soft.contains(&(until, region)), "a soft pin never ends");
-                    &mut account.soft
-                }
-                Standing::Hard => &mut account.hard,
-            };
-            share.objects += 1;
-            share.bytes += occupied_bytes(record.len_bytes());
+        for segment in self.segments.iter() {
+            let mut account = PinAccount::default();
+            for (region, record) in segment.regions() {
+                let Some(object) = record.object() else { continue };
+                let share = match object.standing {
+                    Standing::Queued(_) => {
+                        queued += 1;
+                        &mut account.evictable
+                    }
+                    Standing::Soft { until } => {
+                        soft += 1;
+                        assert!(self.eviction.soft.contains(&(until, region)), "a soft pin never ends");
+                        &mut account.soft
+                    }
+                    Standing::Hard => &mut account.hard,
+                };
+                share.objects += 1;
+                share.bytes += occupied_bytes(record.len_bytes());
+            }
+            assert_eq!(account, segment.pins(), "the account of pins is wrong");
         }
-        assert_eq!(account, self.eviction.account, "the account of pins is wrong");
         assert_eq!((queued, soft), (self.eviction.queue.len(), self.eviction.soft.len()));
     }
 }

@@ -33,8 +33,8 @@ impl<T: SegmentTable> Holder<T> {
     /// At most `limit` runs of a segment, from the one on that has the byte at `from_bytes`; `None` if it is not
     /// mounted. O(`limit`).
     pub fn map(&self, segment: SegmentId, from_bytes: u64, limit: usize, now: Time, unix_ms: u64) -> Option<MapPage> {
-        let segment = self.segment(segment)?;
-        let capacity_bytes = self.free_of(segment.id()).capacity_bytes;
+        let segment = self.segments.get(segment)?;
+        let capacity_bytes = segment.capacity_bytes();
         let mut runs = segment.runs(from_bytes, capacity_bytes, Clocks { now, unix_ms });
         let page = runs.by_ref().take(limit).collect();
         Some(MapPage {

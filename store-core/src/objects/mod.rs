@@ -45,6 +45,7 @@ mod read;
 mod region;
 mod reserve;
 mod segment;
+mod segments;
 mod slots;
 mod space;
 mod write;
@@ -54,8 +55,8 @@ use self::evict::Eviction;
 use self::names::Names;
 use self::region::{Outcome, Record, State};
 use self::segment::Segment;
+use self::segments::SegmentList;
 use self::space::{FreeOfSegment, NodeSpace, Taken};
-use crate::limits::SEGMENTS_MAX;
 use crate::outcomes::Outcomes;
 use crate::placement::nodes::NodeHint;
 use crate::placement::{PlacementCounters, Policy, PoolSummary};
@@ -68,12 +69,13 @@ use tenon_protocol::table::{Descriptor, KeyRow};
 pub use self::announce::Tellable;
 pub use self::commit::{Accepted, Commit, CommitSpec, CommitStep, Unreported, Unverified, Verified};
 pub use self::decided::{Proposed, Reported};
-pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError};
+pub use self::error::{CommitError, CommitInProgress, HoldError, MountError, ReserveError, UnmountError};
 pub use self::evict::{EvictReason, Evicted, PinAccount, Share, Watermarks};
 pub use self::map::MapPage;
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;
 pub use self::reserve::{DryRun, EndReason, Ended, ReserveSpec, Reserved, WouldPlace};
+pub use self::segments::SegmentUsers;
 pub use self::write::WriteHold;
 
 /// Who reserved, and so whose end ends the reservation: a session is known to its coordinator only.
@@ -145,6 +147,8 @@ pub struct SegmentUsage {
     pub slots: u32,
     /// Of which in use, by objects, reservations and held regions.
     pub slots_used: u32,
+    /// It takes no further regions.
+    pub is_draining: bool,
 }
 
 /// The objects and reservations of one node.
@@ -155,13 +159,16 @@ pub struct Holder<T> {
     now: Time,
     /// The last one given out.
     generation: Generation,
-    /// The segment with id n is at n - 1, here and in `space`.
-    segments: Vec<Segment<T>>,
+    segments: SegmentList<T>,
+    /// The last id given to one.
+    last_segment: SegmentId,
     /// What is free of each.
     space: NodeSpace,
     /// Counts the changes of `space`.
     space_version: u64,
+    /// Of the segments that take regions.
     capacity_bytes: u64,
+    /// The same.
     largest_segment_bytes: u64,
     placement: PlacementCounters,
     /// Live reservations, commits in progress included.
@@ -186,7 +193,8 @@ impl<T: SegmentTable> Holder<T> {
             config,
             now: Time::ZERO,
             generation: Generation::base(config.incarnation),
-            segments: Vec::new(),
+            segments: SegmentList::default(),
+            last_segment: SegmentId(0),
             space: NodeSpace::new(config.policy),
             space_version: 0,
             capacity_bytes: 0,
@@ -203,40 +211,21 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    /// The id that the next mounted segment gets.
-    pub fn next_segment(&self) -> SegmentId {
-        SegmentId(u32::try_from(self.segments.len() + 1).expect("segments are bounded"))
-    }
-
-    /// Takes a segment into use. `table` is its table, in which no slot describes anything.
-    pub fn mount(&mut self, spec: &SegmentSpec, table: T) -> Result<SegmentId, MountError> {
-        if self.segments.len() >= SEGMENTS_MAX {
-            return Err(MountError::TooMany);
-        }
-        let id = self.next_segment();
-        let capacity_bytes = self.space.mount(spec)?;
-        self.capacity_bytes += capacity_bytes;
-        self.largest_segment_bytes = self.largest_segment_bytes.max(capacity_bytes);
-        self.space_version += 1;
-        self.segments.push(Segment::new(id, table));
-        Ok(id)
-    }
-
     /// What one segment is used for; `None` if it is not mounted.
     pub fn segment_usage(&self, segment: SegmentId) -> Option<SegmentUsage> {
-        let index = segment_index(segment)?;
+        let segment = self.segments.get(segment)?;
         let bounds_bytes = self.space.largest_free_upper_bounds_bytes();
-        Some(self.usage(self.segments.get(index)?, bounds_bytes[index]))
+        Some(self.usage(segment, bounds_bytes[segment.index()]))
     }
 
     /// What the segments are used for, by id.
     pub fn segments(&self) -> impl Iterator<Item = SegmentUsage> {
         let bounds_bytes = self.space.largest_free_upper_bounds_bytes();
-        let segments = self.segments.iter().zip(bounds_bytes);
-        segments.map(|(segment, bound_bytes)| self.usage(segment, bound_bytes))
+        let segments = self.segments.iter();
+        segments.map(move |segment| self.usage(segment, bounds_bytes[segment.index()]))
     }
 
-    /// What all segments together are used for.
+    /// What all segments together are used for, those included that take no further regions.
     pub fn account(&self) -> SpaceAccount {
         let mut total = SpaceAccount::default();
         for SegmentUsage { space: account, .. } in self.segments() {
@@ -271,21 +260,17 @@ impl<T: SegmentTable> Holder<T> {
         &self.placement
     }
 
-    fn segment(&self, id: SegmentId) -> Option<&Segment<T>> {
-        self.segments.get(segment_index(id)?)
-    }
-
     fn segment_mut(&mut self, id: SegmentId) -> Option<&mut Segment<T>> {
-        self.segments.get_mut(segment_index(id)?)
+        self.segments.get_mut(id)
     }
 
     /// A segment in which something lies.
     fn mounted(&self, id: SegmentId) -> &Segment<T> {
-        self.segment(id).expect("regions lie in mounted segments")
+        self.segments.get(id).expect("regions lie in mounted segments")
     }
 
     fn record(&self, id: RegionId) -> Option<&Record> {
-        record_in(&self.segments, id)
+        self.segments.record(id)
     }
 
     fn record_mut(&mut self, id: RegionId) -> Option<&mut Record> {
@@ -298,17 +283,18 @@ impl<T: SegmentTable> Holder<T> {
     }
 
     /// What is free of a mounted segment.
-    fn free_of(&self, id: SegmentId) -> FreeOfSegment {
-        self.space.of_segment(segment_index(id).expect("ids begin at 1"))
+    fn free_of(&self, segment: &Segment<T>) -> FreeOfSegment {
+        self.space.of_segment(segment.index())
     }
 
     fn usage(&self, segment: &Segment<T>, largest_free_bytes: u64) -> SegmentUsage {
-        let free = self.free_of(segment.id());
+        let free = self.free_of(segment);
         SegmentUsage {
             segment: segment.id(),
             space: segment.account(&free, largest_free_bytes),
             slots: free.slots,
             slots_used: free.slots_used,
+            is_draining: segment.is_draining(),
         }
     }
 
@@ -322,7 +308,7 @@ impl<T: SegmentTable> Holder<T> {
         let len_bytes = self.record(id).expect("a region in use").len_bytes();
         let (before, unused) = self.segment_of(id).retire(id);
         if let State::Sealed(object) = &before {
-            self.eviction.dismiss(id, len_bytes, object.standing);
+            self.dismiss(id, len_bytes, object.standing);
         }
         self.give_back(id.segment, unused);
         before
@@ -336,7 +322,7 @@ impl<T: SegmentTable> Holder<T> {
 
     fn give_back(&mut self, segment: SegmentId, unused: Option<Taken>) {
         if let Some(taken) = unused {
-            let index = segment_index(segment).expect("ids begin at 1");
+            let index = self.mounted(segment).index();
             self.space.give_back(index, taken);
             self.space_version += 1;
         }
@@ -346,8 +332,8 @@ impl<T: SegmentTable> Holder<T> {
     pub fn check_invariants(&self) {
         self.space.check_invariants();
         let (mut reservations, mut waiting, mut objects) = (0, 0, 0);
-        for segment in &self.segments {
-            segment.check_invariants(&self.free_of(segment.id()));
+        for segment in self.segments.iter() {
+            segment.check_invariants(&self.free_of(segment));
             for (id, record) in segment.regions() {
                 assert!(record.generation <= self.generation, "a generation was never given out");
                 if let Some(reservation) = record.reservation() {
@@ -390,12 +376,4 @@ impl<T: SegmentTable> Holder<T> {
         self.outcomes.check_invariants();
         self.check_eviction();
     }
-}
-
-fn record_in<T: SegmentTable>(segments: &[Segment<T>], id: RegionId) -> Option<&Record> {
-    segments.get(segment_index(id.segment)?)?.get(id)
-}
-
-fn segment_index(id: SegmentId) -> Option<usize> {
-    usize::try_from(id.0).ok()?.checked_sub(1)
 }

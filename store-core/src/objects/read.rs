@@ -72,6 +72,7 @@ impl<T: SegmentTable> Holder<T> {
         let object = record.object_mut().expect("it was just seen");
         object.used_at = now;
         let standing = object.standing;
+        mounted.count_transfer();
         self.eviction.mark(standing);
         Ok(ReadHold { region })
     }

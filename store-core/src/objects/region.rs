@@ -136,6 +136,11 @@ pub(super) enum Standing {
 }
 
 impl Object {
+    /// Homes are not just being told of it.
+    pub(super) fn is_told(&self) -> bool {
+        self.report != Report::UnderWay
+    }
+
     /// How its put ended, or is about to.
     pub(super) fn outcome(&self) -> Outcome {
         let committed = Committed {

@@ -98,6 +98,8 @@ pub enum EndReason {
     Expired,
     /// The client's session ended.
     SessionEnded,
+    /// Its segment was unmounted.
+    Unmounted,
 }
 
 impl<T: SegmentTable> Holder<T> {
@@ -136,7 +138,11 @@ impl<T: SegmentTable> Holder<T> {
             commit: None,
         };
         let state = State::Reserved(Box::new(reservation));
-        let region = self.segments[segment].adopt(taken, self.generation, state);
+        let region = self
+            .segments
+            .get_mut(segment)
+            .expect("room is found in mounted segments")
+            .adopt(taken, self.generation, state);
         self.reservations.insert((spec.put_id, key_hash), region);
         self.by_owner.insert((spec.owner, region));
         self.expiries.insert((expires_at, region));
@@ -175,11 +181,11 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    fn place<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Result<(usize, Taken), ReserveError> {
+    fn place<R: Rng + ?Sized>(&mut self, rng: &mut R, len_bytes: u64) -> Result<(SegmentId, Taken), ReserveError> {
         let (figures, found) = self.find_room(rng, len_bytes);
         self.placement.record(&figures);
         self.space_version += u64::from(found.is_ok());
-        found
+        found.map(|(index, taken)| (self.segments.id_at(index), taken))
     }
 
     /// Where objects of these lengths would be placed now, each beside those before it. Nothing is set aside.
@@ -189,7 +195,7 @@ impl<T: SegmentTable> Holder<T> {
             let (figures, found) = holder.find_room(rng, len_bytes);
             let (index, found) = found?;
             let place = WouldPlace {
-                segment: holder.segments[index].id(),
+                segment: holder.segments.id_at(index),
                 offset_bytes: found.region.offset_bytes(),
                 segments_asked: figures.calls(),
             };
@@ -253,7 +259,7 @@ impl<T: SegmentTable> Holder<T> {
         if len_bytes == 0 {
             return Err(ReserveError::EmptyObject);
         }
-        if len_bytes > self.largest_segment_bytes && !self.segments.is_empty() {
+        if len_bytes > self.largest_segment_bytes && self.capacity_bytes > 0 {
             return Err(ReserveError::TooLarge(NoSpace {
                 stop_reason: "too_large".to_owned(),
                 ..self.no_space(len_bytes, &Refused::default())
@@ -268,7 +274,7 @@ impl<T: SegmentTable> Holder<T> {
             largest_free_upper_bound_bytes,
         } = self.space.summary();
         let without_slot_bytes = self.space.largest_without_slot_bytes();
-        let stop_reason = if self.segments.is_empty() {
+        let stop_reason = if self.capacity_bytes == 0 {
             "no_segment".to_owned()
         } else if without_slot_bytes >= asked_bytes {
             "slots".to_owned()
@@ -277,15 +283,15 @@ impl<T: SegmentTable> Holder<T> {
         };
         let entries_looked_at = match refused.stop {
             // One index has spoken for all.
-            StopReason::NothingFits => u32::try_from(self.segments.len()).expect("segments are bounded"),
+            StopReason::NothingFits => u32::try_from(self.segments.active().count()).expect("segments are bounded"),
             _ => refused.figures.entries_examined(),
         };
         NoSpace {
             asked_bytes,
             free_bytes,
             largest_free_bytes: largest_free_upper_bound_bytes.unwrap_or(0).max(without_slot_bytes),
-            evictable_bytes: self.eviction.evictable_bytes(),
-            held_bytes: self.segments.iter().map(Segment::held_bytes).sum(),
+            evictable_bytes: self.evictable_bytes(),
+            held_bytes: self.segments.active().map(Segment::held_bytes).sum(),
             largest_segment_bytes: self.largest_segment_bytes,
             entries_looked_at,
             stop_reason,

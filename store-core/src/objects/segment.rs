@@ -1,6 +1,7 @@
 //! What is in use of one mounted segment: its regions, and the table that describes them.
 
-use super::region::{Record, RegionId, State};
+use super::evict::PinAccount;
+use super::region::{Record, RegionId, Standing, State};
 use super::space::{FreeOfSegment, Taken};
 use super::{SealPlan, SegmentTable};
 use crate::limits::ALIGNMENT_BYTES_MIN;
@@ -22,28 +23,62 @@ struct Use {
 #[derive(Debug)]
 pub(super) struct Segment<T> {
     id: SegmentId,
+    /// Where it stands in the space of the node.
+    index: usize,
+    capacity_bytes: u64,
+    /// It takes no further regions.
+    is_draining: bool,
     table: T,
     /// By offset. Each is allocated, has a slot of its own, and does not overlap another.
     regions: BTreeMap<u64, Record>,
     in_use: Use,
+    /// The owner's own transfers that are under way in its regions.
+    transfers: u64,
+    /// What keeps its objects from being evicted.
+    pins: PinAccount,
     /// How often a region was taken into use, moved on to another state or was given up.
     changes: u64,
 }
 
 impl<T: SegmentTable> Segment<T> {
     /// A segment of which nothing is in use.
-    pub(super) fn new(id: SegmentId, table: T) -> Self {
+    pub(super) fn new(id: SegmentId, index: usize, capacity_bytes: u64, table: T) -> Self {
         Self {
             id,
+            index,
+            capacity_bytes,
+            is_draining: false,
             table,
             regions: BTreeMap::new(),
             in_use: Use::default(),
+            transfers: 0,
+            pins: PinAccount::default(),
             changes: 0,
         }
     }
 
     pub(super) fn id(&self) -> SegmentId {
         self.id
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    pub(super) fn begin_drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    pub(super) fn into_table(self) -> T {
+        self.table
     }
 
     /// Makes what was taken from this segment a region in use.
@@ -121,8 +156,14 @@ impl<T: SegmentTable> Segment<T> {
         (before, self.take_unused(id))
     }
 
+    /// A transfer in a region was counted there.
+    pub(super) fn count_transfer(&mut self) {
+        self.transfers += 1;
+    }
+
     /// One transfer in the region is over. Answers what is to be given back with it.
     pub(super) fn release(&mut self, id: RegionId) -> Option<Taken> {
+        self.transfers -= 1;
         let record = self.get_mut(id).expect("a region with a transfer under way");
         record.holds = record.holds.checked_sub(1).expect("a transfer under way was counted");
         self.take_unused(id)
@@ -168,6 +209,38 @@ impl<T: SegmentTable> Segment<T> {
     /// How many regions are in use.
     pub(super) fn len(&self) -> usize {
         self.regions.len()
+    }
+
+    /// How many of them are reserved.
+    pub(super) fn reservations(&self) -> u64 {
+        self.in_use.reservations
+    }
+
+    /// The owner's own transfers that are under way.
+    pub(super) fn transfers(&self) -> u64 {
+        self.transfers
+    }
+
+    /// Its objects by what keeps them from being evicted.
+    pub(super) fn pins(&self) -> PinAccount {
+        self.pins
+    }
+
+    /// An object of so many bytes is kept so from now on, or not any more.
+    pub(super) fn count_pin(&mut self, standing: Standing, len_bytes: u64, is_added: bool) {
+        let share = match standing {
+            Standing::Queued(_) => &mut self.pins.evictable,
+            Standing::Soft { .. } => &mut self.pins.soft,
+            Standing::Hard => &mut self.pins.hard,
+        };
+        let bytes = occupied_bytes(len_bytes);
+        if is_added {
+            share.objects += 1;
+            share.bytes += bytes;
+        } else {
+            share.objects -= 1;
+            share.bytes -= bytes;
+        }
     }
 
     /// Bytes of regions with objects.
@@ -257,6 +330,9 @@ impl<T: SegmentTable> Segment<T> {
         );
         assert_eq!(counted(|state| matches!(state, State::Sealed(_))), account.sealed_bytes);
         assert_eq!(counted(|state| matches!(state, State::Held)), account.held_bytes);
+        let transfers: u64 = self.regions.values().map(|record| u64::from(record.holds)).sum();
+        assert_eq!(transfers, self.transfers, "segment {}: a transfer leaks", self.id);
+        assert_eq!(free.capacity_bytes, self.capacity_bytes);
         for (&offset_bytes, record) in &self.regions {
             assert_eq!(offset_bytes, record.region.offset_bytes());
             assert!(

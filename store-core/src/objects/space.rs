@@ -90,23 +90,53 @@ impl NodeSpace {
         }
     }
 
-    /// Adds a segment, all of it free, and answers its capacity in bytes.
-    pub(super) fn mount(&mut self, spec: &SegmentSpec) -> Result<u64, MountError> {
+    /// Adds a segment, all of it free, and answers its position and its capacity in bytes.
+    pub(super) fn mount(&mut self, spec: &SegmentSpec) -> Result<(usize, u64), MountError> {
         if spec.slots == 0 {
             return Err(MountError::NoSlots);
         }
         match self {
             Self::Packed { regions, slots } => {
                 let segment = regions.mount(spec.len_bytes, spec.slots)?;
-                slots.push(SlotList::new(spec.slots));
-                Ok(regions.segment_capacity_bytes(segment))
+                let list = SlotList::new(spec.slots);
+                match slots.get_mut(segment.0) {
+                    Some(vacant) => *vacant = list,
+                    None => slots.push(list),
+                }
+                Ok((segment.0, regions.segment_capacity_bytes(segment)))
             }
             Self::Entries { pool, .. } => {
                 let space = SegmentSpace::new(spec)?;
                 let capacity_bytes = space.allocator.capacity_bytes();
-                pool.push(space);
-                Ok(capacity_bytes)
+                let vacant = pool.as_slice().iter().position(|space| space.use_of == Use::Removed);
+                let index = match vacant {
+                    Some(index) => {
+                        pool.change(EntryIndex(index), |vacant| *vacant = space);
+                        index
+                    }
+                    None => pool.push(space).0,
+                };
+                Ok((index, capacity_bytes))
             }
+        }
+    }
+
+    /// The segment serves no further requests.
+    pub(super) fn withdraw(&mut self, segment: usize) {
+        match self {
+            Self::Packed { regions, .. } => regions.withdraw(SegmentIndex(segment)),
+            Self::Entries { pool, .. } => pool.change(EntryIndex(segment), |space| space.use_of = Use::Withdrawn),
+        }
+    }
+
+    /// Forgets a segment that was withdrawn and of which nothing is in use. Another one may get its position.
+    pub(super) fn remove(&mut self, segment: usize) {
+        match self {
+            Self::Packed { regions, slots } => {
+                regions.remove(SegmentIndex(segment));
+                slots[segment] = SlotList::new(0);
+            }
+            Self::Entries { pool, .. } => pool.change(EntryIndex(segment), |space| space.use_of = Use::Removed),
         }
     }
 
@@ -179,7 +209,7 @@ impl NodeSpace {
                 (capacity_bytes, free_bytes, &slots[segment])
             }
             Self::Entries { pool, .. } => {
-                let SegmentSpace { allocator, slots } = &pool.as_slice()[segment];
+                let SegmentSpace { allocator, slots, .. } = &pool.as_slice()[segment];
                 (allocator.capacity_bytes(), allocator.free_bytes(), slots)
             }
         };
@@ -198,7 +228,10 @@ impl NodeSpace {
             Self::Entries { pool, .. } => {
                 let bounds = pool.as_slice().iter();
                 bounds
-                    .map(|space| space.allocator.largest_free_upper_bound_bytes())
+                    .map(|space| match space.use_of {
+                        Use::Serving => space.allocator.largest_free_upper_bound_bytes(),
+                        Use::Withdrawn | Use::Removed => 0,
+                    })
                     .collect()
             }
         }
@@ -209,7 +242,8 @@ impl NodeSpace {
         match self {
             Self::Packed { regions, .. } => regions.largest_exhausted_bytes(),
             Self::Entries { pool, .. } => {
-                let without = pool.as_slice().iter().filter(|space| !space.slots.has_free());
+                let serving = pool.as_slice().iter().filter(|space| space.use_of == Use::Serving);
+                let without = serving.filter(|space| !space.slots.has_free());
                 without
                     .map(|space| space.allocator.largest_free_upper_bound_bytes())
                     .max()
@@ -262,6 +296,18 @@ fn take_packed(regions: &mut PackedSegments, slots: &mut [SlotList], len_bytes: 
 pub(super) struct SegmentSpace {
     allocator: RegionAllocator,
     slots: SlotList,
+    use_of: Use,
+}
+
+/// What a segment with an allocator of its own is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It serves requests.
+    Serving,
+    /// It serves none, and takes back what it gave.
+    Withdrawn,
+    /// Its position waits for another one.
+    Removed,
 }
 
 impl SegmentSpace {
@@ -274,6 +320,7 @@ impl SegmentSpace {
         Ok(Self {
             allocator: RegionAllocator::new(config)?,
             slots: SlotList::new(spec.slots),
+            use_of: Use::Serving,
         })
     }
 }
@@ -281,13 +328,20 @@ impl SegmentSpace {
 impl FitEntry for SegmentSpace {
     type Region = Taken;
 
+    /// None once it serves no requests.
     fn space(&self) -> Space {
-        self.allocator.space()
+        match self.use_of {
+            Use::Serving => self.allocator.space(),
+            Use::Withdrawn | Use::Removed => Space {
+                free_bytes: 0,
+                capacity_bytes: 0,
+            },
+        }
     }
 
     /// 0 without a free slot: then no request is served, whatever is free.
     fn largest_free_upper_bound_bytes(&self) -> u64 {
-        if self.slots.has_free() {
+        if self.use_of == Use::Serving && self.slots.has_free() {
             self.allocator.largest_free_upper_bound_bytes()
         } else {
             0
@@ -296,7 +350,7 @@ impl FitEntry for SegmentSpace {
 
     /// Takes bytes and a slot. They leak unless they are given back or become a region in use.
     fn allocate(&mut self, len_bytes: u64) -> Option<Taken> {
-        if !self.slots.has_free() {
+        if self.use_of != Use::Serving || !self.slots.has_free() {
             return None;
         }
         let region = self.allocator.allocate(len_bytes).ok()?;

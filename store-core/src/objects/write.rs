@@ -31,6 +31,7 @@ impl<T: SegmentTable> Holder<T> {
         if let Some(reservation) = record.reservation_mut() {
             reservation.pieces.begin(&range);
         }
+        self.segment_of(region).count_transfer();
         Ok(WriteHold { region, range })
     }
 

@@ -59,7 +59,8 @@ pub(crate) fn holder_that_places(
     let tables: Vec<_> = segments.iter().map(|_| CheckedTable::default()).collect();
     for (&(len_bytes, slots), table) in segments.iter().zip(&tables) {
         let spec = SegmentSpec { len_bytes, slots };
-        holder.mount(&spec, table.clone()).unwrap();
+        let id = holder.new_segment_id().unwrap();
+        holder.mount(id, &spec, table.clone()).unwrap();
     }
     (holder, tables)
 }

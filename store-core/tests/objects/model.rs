@@ -2,7 +2,7 @@
 
 use crate::fixture::{ALIGNMENT_BYTES, TTL_MS, name, put};
 use std::ops::Range;
-use tenon_protocol::ids::{SegmentId, Version};
+use tenon_protocol::ids::{Generation, SegmentId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{Committed, SpaceAccount};
 use tenon_store_core::limits::OUTCOME_LIFE_MS;
@@ -117,6 +117,22 @@ impl Region {
     }
 }
 
+/// A segment that was mounted once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment {
+    pub(crate) capacity_bytes: u64,
+    pub(crate) slots: u32,
+    pub(crate) phase: Phase,
+}
+
+/// Where a segment stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Active,
+    Draining,
+    Gone,
+}
+
 /// How a put ended, and the length of its object, from which its checksums follow.
 pub(crate) type Outcome = (Committed, u64);
 
@@ -143,7 +159,10 @@ pub(crate) struct Model {
     pub(crate) now_ms: u64,
     /// Counts what happens to writes.
     pub(crate) clock: usize,
-    pub(crate) segments: Vec<(u64, u32)>,
+    /// The one with id n is at n - 1, gone or not.
+    pub(crate) segments: Vec<Segment>,
+    /// The last one that a region got.
+    pub(crate) generation: Option<Generation>,
     pub(crate) regions: Vec<Region>,
     pub(crate) outcomes: Vec<(u64, Put, Outcome)>,
     pub(crate) ended: Vec<(RegionId, EndReason)>,
@@ -167,6 +186,23 @@ impl Model {
         })
     }
 
+    pub(crate) fn phase(&self, id: SegmentId) -> Phase {
+        self.segments[id.0 as usize - 1].phase
+    }
+
+    /// Those segments, by position.
+    pub(crate) fn in_phase(&self, phase: Phase) -> Vec<usize> {
+        let segments = self.segments.iter().enumerate();
+        let wanted = segments.filter(|(_, segment)| segment.phase == phase);
+        wanted.map(|(at, _)| at).collect()
+    }
+
+    /// The capacity of the largest segment that takes regions; 0 if none does.
+    pub(crate) fn largest_segment_bytes(&self) -> u64 {
+        let active = self.in_phase(Phase::Active).into_iter();
+        active.map(|at| self.segments[at].capacity_bytes).max().unwrap_or(0)
+    }
+
     /// Free runs of a segment, by going through it from its start.
     fn holes(&self, segment: usize) -> Vec<u64> {
         let id = SegmentId(u32::try_from(segment + 1).unwrap());
@@ -178,7 +214,7 @@ impl Model {
             holes.push(region.id.offset_bytes - at);
             at = region.end();
         }
-        holes.push(self.segments[segment].0 - at);
+        holes.push(self.segments[segment].capacity_bytes - at);
         holes
     }
 
@@ -189,8 +225,8 @@ impl Model {
 
     /// Whether a region of this length can be set aside.
     pub(crate) fn fits(&self, len_bytes: u64) -> bool {
-        (0..self.segments.len()).any(|segment| {
-            let has_slot = self.slots_used(segment) < self.segments[segment].1 as usize;
+        self.in_phase(Phase::Active).into_iter().any(|segment| {
+            let has_slot = self.slots_used(segment) < self.segments[segment].slots as usize;
             has_slot
                 && self
                     .holes(segment)
@@ -228,7 +264,18 @@ impl Model {
             other.id.segment == id.segment && id.offset_bytes < other.end() && other.id.offset_bytes < region.end()
         };
         assert!(!self.regions.iter().any(overlaps), "{id:?} overlaps");
-        assert!(region.end() <= self.segments[id.segment.0 as usize - 1].0);
+        assert!(region.end() <= self.segments[id.segment.0 as usize - 1].capacity_bytes);
+        assert_eq!(
+            self.phase(id.segment),
+            Phase::Active,
+            "{id:?} lies in a segment that takes none"
+        );
+        assert!(
+            self.generation < Some(id.generation),
+            "generation {} repeats",
+            id.generation
+        );
+        self.generation = Some(id.generation);
         self.regions.push(region);
     }
 
@@ -424,11 +471,50 @@ impl Model {
                 State::Held => account.held_bytes += bytes,
             }
         }
-        account.capacity_bytes = self.segments.iter().map(|(capacity, _)| capacity).sum();
-        let holes = (0..self.segments.len()).flat_map(|segment| self.holes(segment));
-        account.free_bytes = holes.clone().sum();
-        account.largest_free_bytes = holes.max().unwrap_or(0);
+        for (at, segment) in self.segments.iter().enumerate() {
+            if segment.phase == Phase::Gone {
+                continue;
+            }
+            let holes = self.holes(at);
+            account.capacity_bytes += segment.capacity_bytes;
+            account.free_bytes += holes.iter().sum::<u64>();
+            if segment.phase == Phase::Active {
+                account.largest_free_bytes = account.largest_free_bytes.max(holes.into_iter().max().unwrap_or(0));
+            }
+        }
         account
+    }
+
+    /// The account of the segments that take regions, by free bytes and capacity.
+    pub(crate) fn active_free_and_capacity(&self) -> (u64, u64) {
+        let active = self.in_phase(Phase::Active).into_iter();
+        let of_one = |at: usize| (self.holes(at).iter().sum::<u64>(), self.segments[at].capacity_bytes);
+        active
+            .map(of_one)
+            .fold((0, 0), |(free, capacity), one| (free + one.0, capacity + one.1))
+    }
+
+    /// Drops what may be dropped of a draining segment.
+    pub(crate) fn drop_all(&mut self, segment: usize) -> Vec<RegionId> {
+        let id = SegmentId(u32::try_from(segment + 1).unwrap());
+        let in_it: Vec<Region> = self
+            .regions
+            .iter()
+            .filter(|region| region.id.segment == id)
+            .cloned()
+            .collect();
+        let mut dropped = Vec::new();
+        for region in in_it {
+            match region.state {
+                State::Reserved => self.give_up(region.id, Some(EndReason::Unmounted)),
+                State::Sealed { report, .. } if report != Report::UnderWay => {
+                    dropped.push(region.id);
+                    self.give_up(region.id, None);
+                }
+                State::Sealed { .. } | State::Committing | State::Held => {}
+            }
+        }
+        dropped
     }
 
     /// Keys, lengths and versions in the order of a listing.

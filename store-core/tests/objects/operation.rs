@@ -69,6 +69,18 @@ pub(crate) enum Operation {
     MakeRoom {
         len_class: usize,
     },
+    Mount {
+        like: usize,
+    },
+    Drain {
+        which: usize,
+    },
+    DropSome {
+        which: usize,
+    },
+    Unmount {
+        which: usize,
+    },
 }
 
 /// How a commit goes on, whatever its step.
@@ -114,5 +126,9 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(key, pin)| Operation::Pin { key, pin }),
         2 => Just(Operation::EvictSome),
         2 => any::<usize>().prop_map(|len_class| Operation::MakeRoom { len_class }),
+        2 => any::<usize>().prop_map(|like| Operation::Mount { like }),
+        1 => any::<usize>().prop_map(|which| Operation::Drain { which }),
+        1 => any::<usize>().prop_map(|which| Operation::DropSome { which }),
+        2 => any::<usize>().prop_map(|which| Operation::Unmount { which }),
     ]
 }

@@ -1,18 +1,21 @@
 //! Random operations on the holder and on its model: every answer and every account must agree.
 
-use crate::fixture::{CLUSTER, checksums, commit_spec, holder_with, name, owner, piece_checksum, put, reserve_spec};
-use crate::model::{Model, ModelStep, Outcome, Pinned, Put, Report, State, Write};
+use crate::fixture::{
+    CLUSTER, checksums, commit_spec, holder_that_places, name, owner, piece_checksum, put, reserve_spec,
+};
+use crate::model::{Model, ModelStep, Outcome, Phase, Pinned, Put, Report, Segment, State, Write};
 use crate::operation::{Advance, Operation, operation};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::ops::Range;
-use tenon_protocol::ids::{Epoch, Version};
+use tenon_protocol::ids::{Epoch, SegmentId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{Committed, Pin, PutOutcome};
 use tenon_protocol::name::Namespace;
 use tenon_store_core::objects::*;
+use tenon_store_core::placement::{Fallback, Policy};
 use tenon_store_core::time::Time;
 
 /// A commit in progress.
@@ -50,19 +53,22 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let (holder, tables) = holder_with(&SEGMENTS, Some(MARKS));
-        Self {
+        Self::that_places(Policy::default())
+    }
+
+    fn that_places(policy: Policy) -> Self {
+        let (holder, _) = holder_that_places(policy, &[], Some(MARKS));
+        let mut run = Self {
             holder,
-            tables,
+            tables: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(3),
-            model: Model {
-                segments: SEGMENTS.to_vec(),
-                ..Model::default()
-            },
+            model: Model::default(),
             writes: Vec::new(),
             reads: Vec::new(),
             commits: Vec::new(),
-        }
+        };
+        (0..SEGMENTS.len()).for_each(|like| run.mount(like));
+        run
     }
 
     fn now(&self) -> Time {
@@ -99,6 +105,84 @@ impl Run {
             Operation::Pin { key, pin } => self.pin(key, pin),
             Operation::EvictSome => self.evict_some(),
             Operation::MakeRoom { len_class } => self.make_room(LENS[len_class % LENS.len()]),
+            Operation::Mount { like } => self.mount(like),
+            Operation::Drain { which } => self.drain(which),
+            Operation::DropSome { which } => self.drop_some(which),
+            Operation::Unmount { which } => self.unmount(which),
+        }
+    }
+
+    /// At most four at a time: a segment that is one of many matters to nobody.
+    fn mount(&mut self, like: usize) {
+        let gone = self.model.in_phase(Phase::Gone).len();
+        if self.model.segments.len() - gone >= 4 {
+            return;
+        }
+        let (len_bytes, slots) = SEGMENTS[like % SEGMENTS.len()];
+        let (id, table) = (self.holder.new_segment_id().unwrap(), CheckedTable::default());
+        assert_eq!(id.0 as usize, self.model.segments.len() + 1, "an id is given twice");
+        self.holder
+            .mount(id, &SegmentSpec { len_bytes, slots }, table.clone())
+            .unwrap();
+        self.tables.push(table);
+        self.model.segments.push(Segment {
+            capacity_bytes: len_bytes,
+            slots,
+            phase: Phase::Active,
+        });
+    }
+
+    fn drain(&mut self, which: usize) {
+        let at = which % self.model.segments.len();
+        let answer = self.holder.drain(segment_id(at));
+        match &mut self.model.segments[at].phase {
+            Phase::Gone => assert_eq!(
+                answer,
+                Err(UnmountError::Unknown {
+                    segment: segment_id(at)
+                })
+            ),
+            phase => {
+                assert_eq!(answer, Ok(()));
+                *phase = Phase::Draining;
+            }
+        }
+    }
+
+    fn drop_some(&mut self, which: usize) {
+        let draining = self.model.in_phase(Phase::Draining);
+        let Some(&at) = draining.get(which % draining.len().max(1)) else {
+            return;
+        };
+        let mut from_bytes = Some(0);
+        while let Some(from) = from_bytes {
+            from_bytes = self.holder.drop_some(self.now(), segment_id(at), from);
+        }
+        let mut told: Vec<_> = self
+            .holder
+            .take_evicted()
+            .iter()
+            .map(|evicted| evicted.generation)
+            .collect();
+        let mut dropped: Vec<_> = self.model.drop_all(at).iter().map(|region| region.generation).collect();
+        told.sort_unstable();
+        dropped.sort_unstable();
+        assert_eq!(told, dropped, "homes are told of exactly what has gone");
+    }
+
+    fn unmount(&mut self, which: usize) {
+        let at = which % self.model.segments.len();
+        let segment = segment_id(at);
+        let is_empty = self.model.slots_used(at) == 0;
+        let phase = &mut self.model.segments[at].phase;
+        match self.holder.unmount(segment) {
+            Ok(table) => {
+                assert!(*phase == Phase::Draining && is_empty);
+                assert!(table.described().is_empty());
+                *phase = Phase::Gone;
+            }
+            Err(UnmountError::Unknown { .. }) => assert_eq!(*phase, Phase::Gone),
+            Err(UnmountError::InUse { .. }) => assert!(*phase == Phase::Active || !is_empty),
         }
     }
 
@@ -129,14 +213,12 @@ impl Run {
                 assert_eq!(reserved_bytes, known.len_bytes);
                 assert_ne!(len_bytes, known.len_bytes);
             }
-            (Err(ReserveError::TooLarge { .. }), None) => assert!(len_bytes > SEGMENTS[0].0),
+            (Err(ReserveError::TooLarge { .. }), None) => assert!(len_bytes > self.model.largest_segment_bytes()),
             (Err(ReserveError::NoSpace(numbers)), None) => {
-                assert!(!self.model.fits(len_bytes) && len_bytes <= SEGMENTS[0].0);
-                let account = self.model.account();
-                assert_eq!(
-                    (numbers.free_bytes, numbers.held_bytes),
-                    (account.free_bytes, account.held_bytes)
-                );
+                let largest_bytes = self.model.largest_segment_bytes();
+                assert!(!self.model.fits(len_bytes) && (len_bytes <= largest_bytes || largest_bytes == 0));
+                assert_eq!(numbers.free_bytes, self.model.active_free_and_capacity().0);
+                assert_eq!(numbers.stop_reason == "no_segment", largest_bytes == 0);
             }
             (answer, known) => panic!("{answer:?} where the model knows {known:?}"),
         }
@@ -453,10 +535,12 @@ impl Run {
     fn evict_some(&mut self) {
         while self.holder.evict_some(self.now()) {}
         self.note_evicted(false);
-        let account = self.model.account();
-        let used_bytes = account.capacity_bytes - account.free_bytes;
-        let is_too_full = 100 * used_bytes >= u64::from(MARKS.from_percent) * account.capacity_bytes;
-        assert!(!is_too_full || !self.model.regions.iter().any(|region| region.may_go(false)));
+        let (free_bytes, capacity_bytes) = self.model.active_free_and_capacity();
+        let used_bytes = capacity_bytes - free_bytes;
+        let is_too_full = used_bytes > 0 && 100 * used_bytes >= u64::from(MARKS.from_percent) * capacity_bytes;
+        let mut in_use = self.model.regions.iter();
+        let may_go = in_use.any(|region| region.may_go(false) && self.model.phase(region.id.segment) == Phase::Active);
+        assert!(!is_too_full || !may_go);
     }
 
     fn make_room(&mut self, len_bytes: u64) {
@@ -477,6 +561,11 @@ impl Run {
                 .find(|region| region.id.generation == evicted.generation)
                 .unwrap();
             assert!(region.may_go(for_request), "{region:?} has gone");
+            assert_eq!(
+                self.model.phase(region.id.segment),
+                Phase::Active,
+                "that makes room for nobody"
+            );
             let id = region.id;
             self.model.give_up(id, None);
         }
@@ -496,9 +585,22 @@ impl Run {
         ended.sort_by_key(|(region, _)| *region);
         expected.sort_by_key(|(region, _)| *region);
         assert_eq!(ended, expected);
-        for (index, usage) in self.holder.segments().enumerate() {
-            assert_eq!(usage.slots_used as usize, self.model.slots_used(index));
+        let mut mounted = 0;
+        for usage in self.holder.segments() {
+            let at = usage.segment.0 as usize - 1;
+            assert_eq!(usage.slots_used as usize, self.model.slots_used(at));
+            assert_eq!(usage.is_draining, self.model.segments[at].phase == Phase::Draining);
+            let transfers: usize = (self.model.regions.iter())
+                .filter(|region| region.id.segment == usage.segment)
+                .map(|region| region.holds)
+                .sum();
+            assert_eq!(self.holder.users(usage.segment).unwrap().transfers, transfers as u64);
+            mounted += 1;
         }
+        assert_eq!(
+            mounted,
+            self.model.segments.len() - self.model.in_phase(Phase::Gone).len()
+        );
         let page = self
             .holder
             .list(&Namespace::new(Namespace::DEFAULT).unwrap(), "k/", None, 100);
@@ -538,7 +640,22 @@ impl Run {
         let account = self.holder.account();
         assert_eq!((account.reserved_bytes, account.held_bytes), (0, 0));
         assert_eq!(account.capacity_bytes, account.free_bytes + account.sealed_bytes);
+        for at in 0..self.model.segments.len() {
+            self.drain(at);
+            self.drop_some(0);
+            self.unmount(at);
+            self.compare();
+        }
+        assert_eq!(
+            self.holder.account().capacity_bytes,
+            0,
+            "every segment can be unmounted then"
+        );
     }
+}
+
+fn segment_id(at: usize) -> SegmentId {
+    SegmentId(u32::try_from(at + 1).unwrap())
 }
 
 fn version(epoch: u64, put_id: u8) -> Version {
@@ -557,6 +674,19 @@ proptest! {
     #[test]
     fn the_holder_and_its_model_agree(operations in proptest::collection::vec(operation(), 1..160)) {
         let mut run = Run::new();
+        for operation in operations {
+            run.apply(operation);
+            run.compare();
+        }
+        run.finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #[test]
+    fn a_holder_that_gives_each_segment_an_allocator_of_its_own_agrees_too(operations in proptest::collection::vec(operation(), 1..160)) {
+        let mut run = Run::that_places(Policy { fallback: Fallback::FitAware, ..Policy::default() });
         for operation in operations {
             run.apply(operation);
             run.compare();

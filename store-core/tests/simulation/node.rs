@@ -111,7 +111,8 @@ impl Process {
             policy: Policy::default(),
             eviction: Some(WATERMARKS),
         });
-        holder.mount(&SEGMENT, table.clone()).unwrap();
+        let id = holder.new_segment_id().unwrap();
+        holder.mount(id, &SEGMENT, table.clone()).unwrap();
         let peer = |other| {
             let peer = Peer {
                 reach: Reachability::new(TIMING),

@@ -1,0 +1,211 @@
+//! The segments of a node, found by their ids, and how they come and go.
+//!
+//! | has | call | next |
+//! |---|---|---|
+//! | – | [`Holder::new_segment_id`], while its memory is made ready | an id that no other segment of this life gets |
+//! | an id | [`Holder::mount`] | *active*: it takes regions |
+//! | active | [`Holder::drain`] | *draining*: no further region; what it holds stays as it is |
+//! | draining | [`Holder::drop_some`], again and again | objects go as if evicted, reservations end; commits and transfers under way end by themselves |
+//! | draining, and empty | [`Holder::unmount`] | gone |
+
+use super::evict::{EvictReason, PinAccount};
+use super::region::{Record, RegionId, State};
+use super::reserve::EndReason;
+use super::segment::Segment;
+use super::{Holder, MountError, SegmentSpec, SegmentTable, UnmountError};
+use crate::limits::{DROPPED_AT_ONCE_MAX, SEGMENTS_MAX};
+use crate::time::Time;
+use tenon_protocol::ids::SegmentId;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SegmentList<T> {
+    /// In the order of their ids.
+    segments: Vec<Segment<T>>,
+    /// Which of them stands, or last stood, at each position of the space.
+    ids: Vec<SegmentId>,
+}
+
+impl<T> Default for SegmentList<T> {
+    fn default() -> Self {
+        Self {
+            segments: Vec::new(),
+            ids: Vec::new(),
+        }
+    }
+}
+
+impl<T: SegmentTable> SegmentList<T> {
+    fn place(&self, id: SegmentId) -> Result<usize, usize> {
+        // As long as none has gone, the one with id n stands at n - 1.
+        let guess = usize::try_from(id.0).unwrap_or(0).wrapping_sub(1);
+        match self.segments.get(guess) {
+            Some(segment) if segment.id() == id => Ok(guess),
+            _ => self.segments.binary_search_by_key(&id, Segment::id),
+        }
+    }
+
+    pub(super) fn get(&self, id: SegmentId) -> Option<&Segment<T>> {
+        Some(&self.segments[self.place(id).ok()?])
+    }
+
+    pub(super) fn get_mut(&mut self, id: SegmentId) -> Option<&mut Segment<T>> {
+        let place = self.place(id).ok()?;
+        Some(&mut self.segments[place])
+    }
+
+    /// Which stands at a position of the space.
+    pub(super) fn id_at(&self, index: usize) -> SegmentId {
+        self.ids[index]
+    }
+
+    pub(super) fn record(&self, id: RegionId) -> Option<&Record> {
+        self.get(id.segment)?.get(id)
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Segment<T>> {
+        self.segments.iter()
+    }
+
+    /// Those that take regions.
+    pub(super) fn active(&self) -> impl Iterator<Item = &Segment<T>> {
+        self.segments.iter().filter(|segment| !segment.is_draining())
+    }
+
+    fn insert(&mut self, segment: Segment<T>) {
+        let place = self.place(segment.id()).expect_err("each id is given once");
+        let (index, id) = (segment.index(), segment.id());
+        self.ids.resize(self.ids.len().max(index + 1), id);
+        self.ids[index] = id;
+        self.segments.insert(place, segment);
+    }
+
+    fn remove(&mut self, id: SegmentId) -> Option<Segment<T>> {
+        let place = self.place(id).ok()?;
+        Some(self.segments.remove(place))
+    }
+}
+
+/// What keeps a segment from being given back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SegmentUsers {
+    /// Puts that are not over.
+    pub puts: u64,
+    /// The owner's own transfers that are under way.
+    pub transfers: u64,
+    /// Objects that lie there, by what keeps them from being evicted.
+    pub pins: PinAccount,
+}
+
+impl<T: SegmentTable> Holder<T> {
+    /// An id for a segment whose memory is about to be made ready. No other segment of this life gets it.
+    ///
+    /// # Errors
+    /// [`MountError::OutOfIds`].
+    pub fn new_segment_id(&mut self) -> Result<SegmentId, MountError> {
+        let next = self.last_segment.0.checked_add(1).ok_or(MountError::OutOfIds)?;
+        self.last_segment = SegmentId(next);
+        Ok(self.last_segment)
+    }
+
+    /// Takes a segment into use under an id that was given for it. `table` is its table, in which no slot describes anything.
+    ///
+    /// # Errors
+    /// What is wrong with it; or [`MountError::TooMany`].
+    ///
+    /// # Panics
+    /// If the id was not given, or a segment has it already.
+    pub fn mount(&mut self, id: SegmentId, spec: &SegmentSpec, table: T) -> Result<(), MountError> {
+        assert!(id <= self.last_segment, "segment {id} was never announced");
+        if self.segments.iter().len() >= SEGMENTS_MAX {
+            return Err(MountError::TooMany);
+        }
+        let (index, capacity_bytes) = self.space.mount(spec)?;
+        self.segments.insert(Segment::new(id, index, capacity_bytes, table));
+        self.count_capacity();
+        Ok(())
+    }
+
+    /// From now on the segment gives room to no request, and nothing is evicted from it. What it holds stays. O(regions of the segment) for one that was active.
+    ///
+    /// # Errors
+    /// [`UnmountError::Unknown`].
+    pub fn drain(&mut self, id: SegmentId) -> Result<(), UnmountError> {
+        let segment = self.segments.get_mut(id).ok_or(UnmountError::Unknown { segment: id })?;
+        if !segment.is_draining() {
+            segment.begin_drain();
+            let index = segment.index();
+            self.space.withdraw(index);
+            self.count_capacity();
+        }
+        Ok(())
+    }
+
+    /// Who keeps a segment from being given back; `None` if it is not mounted. O(1).
+    pub fn users(&self, id: SegmentId) -> Option<SegmentUsers> {
+        let segment = self.segments.get(id)?;
+        Some(SegmentUsers {
+            puts: segment.reservations(),
+            transfers: segment.transfers(),
+            pins: segment.pins(),
+        })
+    }
+
+    /// Drops some of what a draining segment holds, whatever pins it: objects, of which the homes are to be told as of evicted ones, and reservations. What
+    /// can't be dropped ends soon by itself: commits in progress, objects whose homes are just being told, transfers under way. Begins with the regions at
+    /// `from_bytes`; answers where to go on, or `None` at the segment's end.
+    ///
+    /// # Panics
+    /// If the segment is active.
+    pub fn drop_some(&mut self, now: Time, id: SegmentId, from_bytes: u64) -> Option<u64> {
+        self.pass(now);
+        let segment = self.segments.get(id)?;
+        assert!(segment.is_draining(), "segment {id} is in use");
+        let mut regions = segment.regions_from(from_bytes);
+        let some: Vec<(RegionId, bool)> = (regions.by_ref().take(DROPPED_AT_ONCE_MAX))
+            .filter_map(|(region, record)| Some((region, is_object_to_drop(record)?)))
+            .collect();
+        let next = regions.next().map(|(region, _)| region.offset_bytes);
+        drop(regions);
+        for (region, is_object) in some {
+            if is_object {
+                self.evict(region, EvictReason::Unmounted);
+            } else {
+                self.end(region, EndReason::Unmounted);
+            }
+        }
+        next
+    }
+
+    /// Forgets a draining segment of which nothing is in use. Answers its table.
+    ///
+    /// # Errors
+    /// [`UnmountError`]: then nothing was changed.
+    pub fn unmount(&mut self, id: SegmentId) -> Result<T, UnmountError> {
+        let segment = self.segments.get(id).ok_or(UnmountError::Unknown { segment: id })?;
+        if !segment.is_draining() || segment.len() > 0 {
+            return Err(UnmountError::InUse { segment: id });
+        }
+        let segment = self.segments.remove(id).expect("it was just seen");
+        self.space.remove(segment.index());
+        self.space_version += 1;
+        Ok(segment.into_table())
+    }
+
+    /// Sums up the segments that take regions.
+    fn count_capacity(&mut self) {
+        let capacities = self.segments.active().map(Segment::capacity_bytes);
+        (self.capacity_bytes, self.largest_segment_bytes) =
+            capacities.fold((0, 0), |(sum, largest), bytes| (sum + bytes, largest.max(bytes)));
+        self.space_version += 1;
+    }
+}
+
+/// Whether what lies there is an object, if it may be dropped now, and not a reservation.
+fn is_object_to_drop(record: &Record) -> Option<bool> {
+    match &record.state {
+        State::Sealed(object) if object.is_told() => Some(true),
+        State::Reserved(reservation) if reservation.commit.is_none() => Some(false),
+        State::Sealed(_) | State::Reserved(_) | State::Held => None,
+    }
+}
