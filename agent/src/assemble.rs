@@ -2,12 +2,13 @@
 
 use crate::config::{Backing as ConfiguredBacking, Config, SegmentConfig, ViewConfig};
 use crate::front::LinkFront;
-use crate::holder::{HolderDriver, MountFailure};
+use crate::holder::HolderDriver;
+use crate::lives::{self, Lives, Mapped};
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeIdentity, Parts};
 use crate::peers::Dialler;
 use crate::rdma;
-use crate::segments::{Backing, SegmentError, SegmentMemory, SegmentSource, Segments};
+use crate::segments::{Backing, MountFailure, SegmentError, SegmentSource, Segments};
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -110,6 +111,7 @@ pub async fn start(
     incarnation: Incarnation,
     data: &Handle,
     metrics: Arc<Metrics>,
+    lives: Arc<Lives>,
 ) -> Result<Running, StartError> {
     let doors = Doors::open(config).await?;
     let bound = doors.bound;
@@ -130,11 +132,12 @@ pub async fn start(
     };
     let exports = Arc::new(Exports::new());
     let segments = Arc::new(Segments::new(Arc::clone(&exports)));
-    let mut memories = map_segments(config).await?;
-    let rails = rdma::prepare(&config.rdma, &mut memories, data).await?;
     let holder = holder(config, &identity, &segments, &exports, Arc::clone(&metrics));
-    for (_, memory) in memories {
-        holder.mount(memory)?;
+    let mut memories = map_segments(config, &holder, &lives).await?;
+    let rails = rdma::prepare(&config.rdma, &mut memories, data).await?;
+    for (segment, memory, _) in memories {
+        holder.mount(segment, memory)?;
+        lives.mounted(segment);
     }
     let target = rdma::target(rails.as_ref(), &exports, data)?;
     let dialler = dialler(&identity, secret.as_ref(), target.is_some());
@@ -155,6 +158,7 @@ pub async fn start(
         },
         placement: config.placement,
         holder,
+        lives,
         exports: Arc::clone(&exports),
         metrics,
         transports,
@@ -279,22 +283,26 @@ fn dialler(identity: &NodeIdentity, secret: Option<&Arc<SharedSecret>>, has_rdma
 }
 
 /// Maps all segments, in parallel, off the runtime's workers.
-async fn map_segments(config: &Config) -> Result<Vec<(SegmentId, SegmentMemory)>, StartError> {
-    let mapping: Vec<_> = (1..)
-        .zip(&config.segments)
-        .map(|(id, segment)| {
-            let (id, source) = (SegmentId(id), source_of(segment));
-            let mapping = tokio::task::spawn_blocking(move || SegmentMemory::map(id, source, &progress_log(id)));
-            (id, mapping)
-        })
-        .collect();
+async fn map_segments(config: &Config, holder: &HolderDriver, lives: &Lives) -> Result<Vec<Mapped>, StartError> {
+    let mut mapping = Vec::with_capacity(config.segments.len());
+    for configured in &config.segments {
+        let segment = holder.new_segment_id()?;
+        let mounting = lives.begin(segment, source_of(configured));
+        let task = Arc::clone(&mounting);
+        mapping.push((
+            segment,
+            mounting,
+            tokio::spawn(async move { lives::map(segment, &task).await }),
+        ));
+    }
     let mut memories = Vec::with_capacity(mapping.len());
-    for (segment, memory) in mapping {
-        let memory = memory.await.map_err(|error| StartError::Task {
+    for (segment, mounting, memory) in mapping {
+        let failed = |error: tokio::task::JoinError| StartError::Task {
             segment,
             reason: error.to_string(),
-        })??;
-        memories.push((segment, memory));
+        };
+        let memory = memory.await.map_err(failed)?.map_err(failed)??;
+        memories.push((segment, memory, mounting));
     }
     Ok(memories)
 }
@@ -333,23 +341,6 @@ fn source_of(segment: &SegmentConfig) -> SegmentSource {
         len_bytes: segment.len_bytes,
         slots: segment.slots,
         backing,
-    }
-}
-
-/// Logs every eighth GiB that got its pages.
-fn progress_log(segment: SegmentId) -> impl Fn(u64) + Sync {
-    let step_bytes = 8 << 30;
-    let next_bytes = std::sync::atomic::AtomicU64::new(step_bytes);
-    move |done_bytes| {
-        use std::sync::atomic::Ordering::Relaxed;
-        let next = next_bytes.load(Relaxed);
-        if done_bytes >= next
-            && next_bytes
-                .compare_exchange(next, next + step_bytes, Relaxed, Relaxed)
-                .is_ok()
-        {
-            tracing::info!(%segment, done_bytes, "mounting");
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
 use tenon_client::{Client, Control, HolderAccess, Holders, RemoteHolders, Transports};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::message::{AttachReply, NodeRef, Reply, Request};
+use tenon_protocol::message::{NodeRef, Reply, Request};
 use tenon_transport::local::LocalConnection;
 use tenon_transport::{Exports, PeerId, SessionId};
 use tokio::runtime::Handle;
@@ -27,13 +27,16 @@ pub(crate) fn client(
 ) -> Client {
     let session = SessionId(identity.session.to_bytes());
     let connection = LocalConnection::new(exports, session, PeerId(identity.node.to_bytes()));
-    let attached = AttachReply {
-        incarnation: identity.incarnation,
-        segments: holder.attached(),
-    };
+    let own = Arc::clone(holder);
+    let segments = Box::new(move |segment| own.segments().attached_one(segment));
     let others = RemoteHolders::for_member((*dialler.identity).clone(), Arc::clone(&dialler.auth), transports);
     let holders = OwnAndOthers {
-        own: Arc::new(HolderAccess::new(identity.node, connection, attached)),
+        own: Arc::new(HolderAccess::own(
+            identity.node,
+            identity.incarnation,
+            connection,
+            segments,
+        )),
         others: Arc::new(others),
         data,
     };

@@ -65,6 +65,12 @@ impl Untold {
         Some(open.drain(..some).collect())
     }
 
+    /// So much is to be told that what is not urgent waits.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let by_home = self.by_home.lock();
+        by_home.values().any(|open| open.len() >= EVICTIONS_UNTOLD_MAX / 2)
+    }
+
     fn give_back(&self, home: NodeId, reports: Vec<Report>) {
         let mut by_home = self.by_home.lock();
         let open = by_home.entry(home).or_default();
@@ -89,7 +95,8 @@ impl Node {
         }
     }
 
-    fn report_evictions(self: &Arc<Self>) {
+    /// Has the homes told of whatever was evicted.
+    pub(crate) fn report_evictions(self: &Arc<Self>) {
         for evicted in self.holder().take_evicted() {
             self.metrics().evicted(&evicted);
             let homes = self.index_nodes(evicted.name.namespace()).homes(evicted.key_hash);

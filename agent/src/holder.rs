@@ -8,7 +8,7 @@ use crate::clock;
 use crate::guards::{ReadGuard, WriteGuard};
 use crate::metrics::{AllocationFailure, Metrics, Place};
 use crate::pages;
-use crate::segments::{MountedSegment, SegmentError, SegmentMemory, Segments};
+use crate::segments::{MountFailure, MountedSegment, SegmentMemory, Segments};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,9 +24,9 @@ use tenon_protocol::message::{
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_protocol::placement::DryRunPlace;
 use tenon_store_core::objects::{
-    CommitSpec, CommitStep, DryRun, EndReason, Evicted, HoldError, Holder, HolderConfig, MapPage, MountError, Proposed,
+    CommitSpec, CommitStep, Dropped, DryRun, EndReason, Evicted, HoldError, Holder, HolderConfig, MapPage, Proposed,
     ReadHold, RegionId, Reported, ReserveError, ReserveSpec, Reserved, SealPlan, SegmentSpec, SegmentTable,
-    SegmentUsage, Tellable, Unreported, Unverified, Verified, WouldPlace, WriteHold,
+    SegmentUsage, SegmentUsers, Tellable, Unreported, Unverified, Verified, WouldPlace, WriteHold,
 };
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::NodeHint;
@@ -132,10 +132,13 @@ impl HolderDriver {
         })
     }
 
-    /// Takes mapped memory into use as the next segment.
-    pub(crate) fn mount(&self, memory: SegmentMemory) -> Result<SegmentId, MountFailure> {
-        let mut core = self.core.lock();
-        let id = core.next_segment();
+    /// An id for a segment that is about to be mounted.
+    pub(crate) fn new_segment_id(&self) -> Result<SegmentId, MountFailure> {
+        Ok(self.core.lock().new_segment_id()?)
+    }
+
+    /// Takes mapped memory into use under an id that was given for it.
+    pub(crate) fn mount(&self, id: SegmentId, memory: SegmentMemory) -> Result<(), MountFailure> {
         let spec = SegmentSpec {
             len_bytes: memory.len_bytes(),
             slots: memory.slots(),
@@ -145,7 +148,38 @@ impl HolderDriver {
             segment: id,
         });
         let mounted = self.segments.mount(id, memory, guard)?;
-        Ok(core.mount(&spec, TableWriter(mounted))?)
+        let taken = self.core.lock().mount(id, &spec, TableWriter(Arc::clone(&mounted)));
+        Ok(taken.inspect_err(|_| {
+            self.segments.close(&mounted);
+            self.segments.remove(id);
+        })?)
+    }
+
+    /// Lets a segment take no further regions.
+    pub(crate) fn drain(&self, segment: SegmentId) -> KeyResult<()> {
+        Ok(self.core.lock().drain(segment)?)
+    }
+
+    /// Who keeps a segment from being given back; `None` if it is not mounted.
+    pub(crate) fn users(&self, segment: SegmentId) -> Option<SegmentUsers> {
+        self.core.lock().users(segment)
+    }
+
+    /// Drops some of what a draining segment holds.
+    pub(crate) fn drop_some(&self, segment: SegmentId, from_bytes: u64) -> Dropped {
+        let dropped = self.core.lock().drop_some(clock::now(), segment, from_bytes);
+        self.settle();
+        dropped
+    }
+
+    /// Forgets a draining segment of which nothing is in use; false if something is.
+    pub(crate) fn unmount(&self, segment: SegmentId) -> bool {
+        let table = self.core.lock().unmount(segment);
+        let is_gone = table.is_ok();
+        if is_gone {
+            self.segments.remove(segment);
+        }
+        is_gone
     }
 
     /// The mounted segments.
@@ -155,7 +189,7 @@ impl HolderDriver {
 
     /// How a session reaches the segments.
     pub(crate) fn attached(&self) -> Vec<AttachedSegment> {
-        self.segments.all().iter().map(|segment| segment.attached()).collect()
+        self.segments.attached()
     }
 
     /// What one segment is used for.
@@ -550,15 +584,4 @@ impl HolderDriver {
         self.core.lock().end_write(hold);
         self.ended.notify_waiters();
     }
-}
-
-/// Why mapped memory did not become a segment.
-#[derive(Debug, thiserror::Error)]
-pub enum MountFailure {
-    /// It could not be exported.
-    #[error(transparent)]
-    Segment(#[from] SegmentError),
-    /// The holder refused it.
-    #[error(transparent)]
-    Holder(#[from] MountError),
 }

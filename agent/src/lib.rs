@@ -20,6 +20,7 @@ mod http;
 pub mod identity;
 mod late;
 pub mod limits;
+pub mod lives;
 pub mod metrics;
 pub mod node;
 mod pages;

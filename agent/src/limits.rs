@@ -21,6 +21,16 @@ pub const SECRET_LEN_BYTES_MAX: usize = 4096;
 pub const SOCKET_PATH_LEN_BYTES_MAX: usize = 107;
 /// Most segments of a node.
 pub const SEGMENTS_MAX: usize = 1024;
+/// Most segments that are being mounted at run time at once.
+pub const MOUNTS_AT_ONCE_MAX: usize = 16;
+/// Segments that are gone and are still listed.
+pub const GONE_SEGMENTS_KEPT_MAX: usize = 16;
+/// Longest time that those who use a segment may be given before it is unmounted.
+pub const GRACEFUL_MS_MAX: u64 = 24 * 3_600_000;
+/// How long a member may take to hear that the room of this node has changed.
+pub const ROOM_NEWS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long memory that was given up may be in use before that is logged.
+pub const RELEASE_PATIENCE: Duration = Duration::from_secs(15);
 /// Smallest segment: one piece.
 pub const SEGMENT_LEN_BYTES_MIN: u64 = PIECE_BYTES;
 /// Largest segment if the configuration names none; a quarter of the memory if that is less.

@@ -6,6 +6,8 @@ use crate::embedded;
 use crate::evict::Untold;
 use crate::holder::{HolderDriver, Owner};
 use crate::home::HomeDriver;
+use crate::limits::ROOM_NEWS_TIMEOUT;
+use crate::lives::Lives;
 use crate::metrics::Metrics;
 use crate::peers::{Dialler, OnNews, Peers, other_answer};
 use crate::publish::Publisher;
@@ -26,6 +28,7 @@ use tenon_store_core::membership::{IndexCache, IndexNodes, ProbeTiming, View};
 use tenon_store_core::placement::nodes::NodePolicy;
 use tenon_transport::Exports;
 use tenon_transport::link::{Endpoint, SharedSecret};
+use tenon_transport::verbs::engine::Rails;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -66,6 +69,9 @@ pub struct Node {
     metrics: Arc<Metrics>,
     client: Client,
     draining: AtomicBool,
+    /// Devices that segments are registered with.
+    rails: Option<Arc<Rails>>,
+    lives: Arc<Lives>,
 }
 
 /// What a node is put together from.
@@ -86,6 +92,8 @@ pub(crate) struct Parts {
     pub placement: PlacementConfig,
     /// Its objects.
     pub holder: Arc<HolderDriver>,
+    /// Its segments that are not simply in use.
+    pub lives: Arc<Lives>,
     /// What its memory is exported by.
     pub exports: Arc<Exports>,
     /// Its counters.
@@ -108,12 +116,14 @@ impl Node {
             timing,
             placement,
             holder,
+            lives,
             exports,
             metrics,
             transports,
             data,
         } = parts;
         metrics.watch_transports(&transports);
+        let rails = transports.rails.clone();
         let nodes = NodePolicy {
             affinity: placement.affinity,
             local_until_percent: placement.local_until_percent,
@@ -149,6 +159,8 @@ impl Node {
                 metrics,
                 client,
                 draining: AtomicBool::new(false),
+                rails,
+                lives,
             }
         });
         let me = Arc::clone(&node);
@@ -196,9 +208,41 @@ impl Node {
     }
 
     /// From now on no put is placed here; everything else goes on.
-    pub fn drain(&self) {
+    pub fn drain(self: &Arc<Self>) {
         self.draining.store(true, Ordering::Relaxed);
         self.rooms.set_usable(self.id(), false);
+        self.room_changed();
+    }
+
+    /// The room here has changed by more than puts and evictions do: members are told at once.
+    pub(crate) fn room_changed(self: &Arc<Self>) {
+        self.rooms.hear(self.id(), &self.fit_hint());
+        for member in self.peers.ids().filter(|member| self.peers.is_reachable(*member)) {
+            let node = Arc::clone(self);
+            tokio::spawn(async move {
+                let (call, deadline) = (
+                    MemberRequest::Heartbeat(node.heartbeat(member)),
+                    Instant::now() + ROOM_NEWS_TIMEOUT,
+                );
+                if let Err(error) = node
+                    .peers
+                    .call(member, call, deadline, "it is told of the room here")
+                    .await
+                {
+                    tracing::debug!(%member, %error, "a member hears of the room here with the next heartbeat");
+                }
+            });
+        }
+    }
+
+    /// The devices that segments are registered with.
+    pub(crate) fn rails(&self) -> Option<&Arc<Rails>> {
+        self.rails.as_ref()
+    }
+
+    /// The segments that are not simply in use.
+    pub(crate) fn lives(&self) -> &Lives {
+        &self.lives
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::assemble::StartError;
 use crate::config::RdmaConfig;
+use crate::lives::{Mapped, Mounting};
 use crate::segments::{SegmentError, SegmentMemory};
 use std::sync::Arc;
 use tenon_client::RdmaPolicy;
@@ -17,7 +18,7 @@ use tokio::runtime::Handle;
 /// [`StartError::Rdma`] if it is required and cannot be had.
 pub(crate) async fn prepare(
     config: &RdmaConfig,
-    memories: &mut Vec<(SegmentId, SegmentMemory)>,
+    memories: &mut Vec<Mapped>,
     data: &Handle,
 ) -> Result<Option<Arc<Rails>>, StartError> {
     if config.policy == RdmaPolicy::Forbid {
@@ -50,7 +51,7 @@ pub(crate) async fn prepare(
     match failure {
         None => Ok(Some(rails)),
         Some(error) => {
-            for (_, memory) in memories {
+            for (_, memory, _) in memories {
                 memory.deregister();
             }
             without(config.policy, &error.to_string())
@@ -58,11 +59,27 @@ pub(crate) async fn prepare(
     }
 }
 
-fn register_all(rails: &Arc<Rails>, memories: &mut [(SegmentId, SegmentMemory)]) -> Result<(), SegmentError> {
-    for (segment, memory) in memories {
-        memory.register(*segment, rails)?;
-        tracing::info!(%segment, len_bytes = memory.len_bytes(), "registered for RDMA");
-    }
+/// Registers all segments at the same time.
+fn register_all(rails: &Arc<Rails>, memories: &mut [Mapped]) -> Result<(), SegmentError> {
+    std::thread::scope(|scope| {
+        let begun: Vec<_> = (memories.iter_mut())
+            .map(|(segment, memory, mounting)| scope.spawn(|| register(rails, *segment, memory, mounting)))
+            .collect();
+        let ended = begun
+            .into_iter()
+            .map(|registering| registering.join().expect("registering panics nowhere"));
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn register(
+    rails: &Arc<Rails>,
+    segment: SegmentId,
+    memory: &mut SegmentMemory,
+    mounting: &Mounting,
+) -> Result<(), SegmentError> {
+    memory.register(segment, rails, mounting)?;
+    tracing::info!(%segment, len_bytes = memory.len_bytes(), "registered for RDMA");
     Ok(())
 }
 

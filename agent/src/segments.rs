@@ -6,15 +6,18 @@
 //! the payload and
 //! the table beside it.
 
+use crate::lives::Mounting;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Generation, SegmentId, Slot};
 use tenon_protocol::message::AttachedSegment;
 use tenon_protocol::table::{Descriptor, GENERATION_AT_BYTE, KeyRow, TableLayout};
+use tenon_store_core::objects::MountError;
 use tenon_transport::verbs::VerbsError;
 use tenon_transport::verbs::engine::{Rails, Registration};
 use tenon_transport::{
@@ -39,6 +42,15 @@ pub enum Backing {
     Memfd(HugePages),
     /// A file on tmpfs or hugetlbfs, created or emptied. Its content ends with the process.
     File(PathBuf),
+}
+
+impl std::fmt::Display for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memfd(_) => f.write_str("memfd"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Why a segment could not be mounted.
@@ -70,6 +82,26 @@ pub enum SegmentError {
         /// What transport said.
         source: ExportsError,
     },
+}
+
+/// Why mapped memory did not become a segment.
+#[derive(Debug, thiserror::Error)]
+pub enum MountFailure {
+    /// It could not be exported.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The holder refused it.
+    #[error(transparent)]
+    Holder(#[from] MountError),
+}
+
+impl From<MountFailure> for ServiceError {
+    fn from(failure: MountFailure) -> Self {
+        match failure {
+            MountFailure::Segment(error) => error.into(),
+            MountFailure::Holder(error) => Self::new(ErrorCode::Overloaded, error.to_string()),
+        }
+    }
 }
 
 /// The memory of a segment, before anyone may reach it.
@@ -123,11 +155,27 @@ impl SegmentMemory {
     ///
     /// # Errors
     /// [`SegmentError::Register`]: then neither is registered.
-    pub fn register(&mut self, segment: SegmentId, rails: &Arc<Rails>) -> Result<(), SegmentError> {
-        let registrations = [&self.payload, &self.table].map(|memory| rails.register(memory));
-        let registrations: Result<Vec<_>, _> = registrations.into_iter().collect();
+    pub(crate) fn register(
+        &mut self,
+        segment: SegmentId,
+        rails: &Arc<Rails>,
+        mounting: &Mounting,
+    ) -> Result<(), SegmentError> {
+        let memories = [&self.payload, &self.table];
+        mounting.to_register(memories.iter().map(|memory| memory.len_bytes()).sum());
+        let register = |memory: &&Arc<Memory>| {
+            let registration = rails.register(memory)?;
+            mounting.registered(memory.len_bytes());
+            Ok(registration)
+        };
+        let registrations: Result<Vec<_>, _> = memories.iter().map(register).collect();
         self.registrations = registrations.map_err(|source| SegmentError::Register { segment, source })?;
         Ok(())
+    }
+
+    /// Its payload, to see when nobody has it any more.
+    pub(crate) fn watch(&self) -> Weak<Memory> {
+        Arc::downgrade(&self.payload)
     }
 
     /// Ends what [`Self::register`] began.
@@ -153,6 +201,8 @@ pub struct MountedSegment {
     memory: SegmentMemory,
     data_key: RemoteKey,
     table_key: RemoteKey,
+    /// No session may read it any more.
+    is_closed: AtomicBool,
 }
 
 /// The ranges of a segment are decided by the holder of its objects; a range outside the mapping is a fault of ours.
@@ -164,12 +214,14 @@ impl MountedSegment {
         self.id
     }
 
-    /// `memfd` or the file's path.
-    pub fn backing(&self) -> String {
-        match &self.memory.source.backing {
-            Backing::Memfd(_) => "memfd".to_owned(),
-            Backing::File(path) => path.display().to_string(),
-        }
+    /// What it is made of.
+    pub fn source(&self) -> &SegmentSource {
+        &self.memory.source
+    }
+
+    /// The memory, once nobody uses the segment.
+    pub(crate) fn into_memory(self) -> SegmentMemory {
+        self.memory
     }
 
     /// The size of its pages.
@@ -272,15 +324,45 @@ impl Segments {
                 .map_err(|source| SegmentError::Export { segment: id, source })
         };
         let data_key = readable(&memory.payload, guard)?;
-        let table_key = readable(&memory.table, Arc::new(Unguarded))?;
+        let table_key = readable(&memory.table, Arc::new(Unguarded)).inspect_err(|_| {
+            self.exports.revoke(data_key);
+        })?;
         let segment = Arc::new(MountedSegment {
             id,
             memory,
             data_key,
             table_key,
+            is_closed: AtomicBool::new(false),
         });
         self.mounted.write().insert(id, Arc::clone(&segment));
         Ok(segment)
+    }
+
+    /// Lets no session read a segment any more; transfers under way end. Its own node may still read and write it.
+    pub fn close(&self, segment: &MountedSegment) {
+        segment.is_closed.store(true, Ordering::Relaxed);
+        self.exports.revoke(segment.data_key);
+        self.exports.revoke(segment.table_key);
+    }
+
+    /// How sessions reach those that they may read.
+    pub fn attached(&self) -> Vec<AttachedSegment> {
+        let mounted = self.mounted.read();
+        let open = mounted
+            .values()
+            .filter(|segment| !segment.is_closed.load(Ordering::Relaxed));
+        open.map(|segment| segment.attached()).collect()
+    }
+
+    /// How sessions reach one, if they may read it.
+    pub fn attached_one(&self, id: SegmentId) -> Option<AttachedSegment> {
+        let segment = self.get(id)?;
+        (!segment.is_closed.load(Ordering::Relaxed)).then(|| segment.attached())
+    }
+
+    /// Forgets one.
+    pub fn remove(&self, id: SegmentId) {
+        self.mounted.write().remove(&id);
     }
 
     /// One of them.

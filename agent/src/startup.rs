@@ -23,6 +23,7 @@ use crate::http;
 use crate::http::node::NodeBackend;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{CONTROL_WORKERS_MAX, DATA_WORKERS_MAX, DESCRIPTORS_WANTED, RUNTIME_STOP_MS_MAX, WORKERS_MIN};
+use crate::lives::Lives;
 use crate::metrics::Metrics;
 
 /// The file in the state directory that tells where the running node listens.
@@ -182,8 +183,15 @@ async fn run(config: &Config, identity: Identity, data: &Handle) -> Result<(), F
         .and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (http, listener) = listener.map_err(|source| Failure::Http { address, source })?;
     let metrics = Arc::new(Metrics::new());
-    let front = Front::start(listener, identity.node, &metrics, data);
-    let started = assemble::start(config, identity.node, identity.incarnation, data, metrics);
+    let lives = Arc::new(Lives::default());
+    let front = Front::start(
+        listener,
+        NodeBackend::new(identity.node, Arc::clone(&lives)),
+        &metrics,
+        data,
+    );
+    let telling = tokio::spawn(tell_of_mounting(Arc::clone(&lives)));
+    let started = assemble::start(config, identity.node, identity.incarnation, data, metrics, lives);
     let running = tokio::select! {
         running = started => running?,
         name = signals.next() => {
@@ -191,6 +199,7 @@ async fn run(config: &Config, identity: Identity, data: &Handle) -> Result<(), F
             return Ok(());
         }
     };
+    telling.abort();
     front.backend.started(Arc::clone(&running.node));
     announce(&identity, http, &running)?;
     tell_systemd(&[NotifyState::Ready, NotifyState::Status("serving")]);
@@ -218,8 +227,8 @@ struct Front {
 impl Front {
     /// Serves the node's health from now on, and all else once the node is there. Objects pass through HTTP: it belongs
     /// to the data lane.
-    fn start(listener: TcpListener, node: NodeId, metrics: &Arc<Metrics>, data: &Handle) -> Self {
-        let backend = Arc::new(NodeBackend::new(node));
+    fn start(listener: TcpListener, backend: NodeBackend, metrics: &Arc<Metrics>, data: &Handle) -> Self {
+        let backend = Arc::new(backend);
         let (stop, stopped) = watch::channel(false);
         let serving = http::serve(listener, Arc::clone(&backend) as _, Arc::clone(metrics), stopped);
         Self {
@@ -311,6 +320,16 @@ impl Signals {
 fn tell_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "systemd was not told");
+    }
+}
+
+/// Tells systemd how far the mounting of segments is.
+async fn tell_of_mounting(lives: Arc<Lives>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Some(text) = lives.mounting_text() {
+            tell_systemd(&[NotifyState::Status(&text)]);
+        }
     }
 }
 

@@ -67,9 +67,16 @@ async fn start(count: usize, dir: &Path) -> Vec<Running> {
         let config = config_of(index, &addresses, dir);
         let metrics = Arc::new(Metrics::new());
         nodes.push(
-            assemble::start(&config, node_id(index), Incarnation(1000), &Handle::current(), metrics)
-                .await
-                .unwrap(),
+            assemble::start(
+                &config,
+                node_id(index),
+                Incarnation(1000),
+                &Handle::current(),
+                metrics,
+                Arc::default(),
+            )
+            .await
+            .unwrap(),
         );
     }
     nodes

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use tenon_protocol::ids::{ClusterId, NodeId};
 use tenon_protocol::message::{
     ExistsMode, ExistsReply, ExistsRequest, Keep, KeepRequest, KeyResult, ListReply, ListRequest, Located, NodesReply,
-    Reply, Request, SegmentsReply,
+    Reply, Request,
 };
 use tenon_protocol::name::Namespace;
+use tenon_protocol::segments::{SegmentCall, SegmentInfo, SegmentsReply};
 use tokio::time::Instant;
 
 /// Put and get, and what belongs to them. Cheap to clone; clones share links and connections.
@@ -173,6 +174,15 @@ impl Client {
     pub async fn segments(&self, node: Option<NodeId>, deadline: Instant) -> Result<SegmentsReply, ClientError> {
         let request = Request::Segments { node };
         self.core.service.call(request, deadline, reply!(Segments)).await
+    }
+
+    /// Mounts, drains or unmounts a segment; how it stands then. By the deadline it says how far it is, and goes on.
+    pub async fn change_segment(&self, call: SegmentCall, deadline: Instant) -> Result<SegmentInfo, ClientError> {
+        let info = self
+            .core
+            .service
+            .call(Request::Segment(call), deadline, reply!(Segment));
+        Ok(*info.await?)
     }
 }
 

@@ -112,6 +112,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::DryRun(_) => "dry run",
         Request::SegmentMap(_) => "segment map",
         Request::Keep(_) => "keep",
+        Request::Segment(_) => "segment",
     }
 }
 

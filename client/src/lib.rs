@@ -43,7 +43,7 @@ pub use connect::{ConnectOptions, DEFAULT_CLUSTER_NAME};
 pub use control::Control;
 pub use error::{ClientError, ReadFault};
 pub use get::{Check, GetItem, GetOutcome};
-pub use holders::{HolderAccess, Holders};
+pub use holders::{HolderAccess, Holders, OwnSegments};
 pub use link_control::LinkControl;
 pub use put::stream::PutStream;
 pub use put::{PutItem, PutOptions, new_put_id};

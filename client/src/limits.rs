@@ -94,3 +94,6 @@ const _: () =
 pub const RDMA_RETRY_MIN_MS: u64 = 30_000;
 /// … and after twice the last time whenever it did not work again, up to this one: each try sets up all connections to the holder anew.
 pub const RDMA_RETRY_MAX_MS: u64 = 480_000;
+
+/// Segments of one holder that are remembered to be gone; asked for again beyond that.
+pub const GONE_SEGMENTS_MAX: usize = 1024;

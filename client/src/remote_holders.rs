@@ -207,7 +207,8 @@ struct Way {
     auth: Arc<dyn Authenticator>,
 }
 
-async fn attach(link: &Link, node: NodeId, deadline: Instant) -> Result<AttachReply, ServiceError> {
+/// Asks a holder for the grants to read its segments.
+pub(crate) async fn attach(link: &Link, node: NodeId, deadline: Instant) -> Result<AttachReply, ServiceError> {
     let internal = |error: codec::CodecError| ServiceError::new(ErrorCode::Internal, format!("node {node}: {error}"));
     let request = Bytes::from(codec::encode(&Request::Attach).map_err(internal)?);
     let answer = link

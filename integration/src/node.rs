@@ -150,6 +150,14 @@ impl Node {
         self.wait_ready();
     }
 
+    /// Shared memory that its process has pages of, which segments are.
+    pub fn shared_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the node runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.expect("the system says how much memory a process has") << 10
+    }
+
     fn pid(&self) -> u32 {
         self.process.as_ref().expect("the node runs").id()
     }

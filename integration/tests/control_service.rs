@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenon_integration::account::{assert_accounts, assert_empty};
 use tenon_integration::cluster::Cluster;
-use tenon_integration::http::Http;
+use tenon_integration::http::{Answer, Http};
 use tenon_integration::payload::payload;
 use tenon_integration::raw::{RawClient, new_put_id};
 use tenon_protocol::checksum::Checksums;
@@ -15,6 +15,7 @@ use tenon_protocol::message::{
 };
 use tenon_protocol::name::Namespace;
 use tenon_protocol::placement::{DryRunAnswer, DryRunItem, DryRunReply, DryRunRequest, DryRunStep, SegmentMapRequest};
+use tenon_protocol::segments::{MountSpec, SegmentCall, SegmentChange};
 
 /// A way to the control service. Answers are compared in the form that HTTP gives them.
 enum Front {
@@ -95,6 +96,7 @@ fn as_over_http(reply: Reply) -> Value {
         Reply::Segments(reply) => json(&reply),
         Reply::DryRun(reply) => dry_run(*reply),
         Reply::SegmentMap(reply) => json(&reply),
+        Reply::Segment(info) => json(&*info),
         Reply::Failed(refused) => error(&refused),
         Reply::Attach(_) | Reply::Token(_) | Reply::Member(_) => panic!("{reply:?} has no place in HTTP"),
     }
@@ -133,11 +135,31 @@ fn over_http(http: &Http, request: &Request) -> Value {
                 "/v1/segments/{segment}/map?from_bytes={from_bytes}&limit={limit}{node}"
             ))
         }
+        Request::Segment(call) => change_segment(http, call),
         Request::Attach | Request::Token | Request::Relocate(_) | Request::Member(_) => {
             panic!("{request:?} has no place in HTTP")
         }
     };
     answer.json()
+}
+
+fn change_segment(http: &Http, call: &SegmentCall) -> Answer {
+    let node = call.node.map(|node| format!("node={node}&")).unwrap_or_default();
+    match &call.change {
+        SegmentChange::Mount(spec) => {
+            let mut body = json(spec);
+            body["node"] = json(&call.node);
+            http.post("/v1/segments", &body)
+        }
+        SegmentChange::Drain { segment } => http.post(&format!("/v1/segments/{segment}/drain?{node}"), &Value::Null),
+        SegmentChange::Unmount {
+            segment,
+            graceful_ms,
+            force,
+        } => http.delete(&format!(
+            "/v1/segments/{segment}?{node}graceful_ms={graceful_ms}&force={force}"
+        )),
+    }
 }
 
 fn namespace() -> String {
@@ -370,6 +392,39 @@ impl Script<'_> {
     }
 }
 
+/// What comes and goes has a new id each time, so only what fails is compared here; the rest is in `segments.rs`.
+impl Script<'_> {
+    async fn segments_that_cannot_change(&mut self) {
+        let unmount = |graceful_ms| SegmentChange::Unmount {
+            segment: SegmentId(77),
+            graceful_ms,
+            force: false,
+        };
+        let mount = |len_bytes| {
+            SegmentChange::Mount(MountSpec {
+                len_bytes,
+                slots: None,
+                huge_pages: None,
+                file: None,
+            })
+        };
+        for (what, node, change) in [
+            ("mount too little", None, mount(1)),
+            ("mount broken pages", Some(self.far), mount((1 << 20) + 1)),
+            ("mount nowhere", Some(NOBODY), mount(1 << 20)),
+            (
+                "drain no segment",
+                Some(self.far),
+                SegmentChange::Drain { segment: SegmentId(77) },
+            ),
+            ("unmount no segment", None, unmount(0)),
+            ("unmount for too long", None, unmount(u64::MAX)),
+        ] {
+            self.step(what, Request::Segment(SegmentCall { node, change })).await;
+        }
+    }
+}
+
 /// The script. Between its calls the cluster changes only by them, so each front meets the same state.
 async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> {
     let (near, far) = (cluster[0].id(), cluster[1].id());
@@ -382,6 +437,7 @@ async fn script(cluster: &Cluster, front: &Front) -> Vec<(&'static str, Value)> 
     script.puts_that_come_to_nothing().await;
     script.objects_from_put_to_removal().await;
     script.nodes_and_segments().await;
+    script.segments_that_cannot_change().await;
     script.said
 }
 
@@ -422,6 +478,12 @@ async fn both_fronts_answer_one_script_alike() {
     assert_eq!(codes("segments of nobody"), ["unknown_node"]);
     assert_eq!(codes("dry run nowhere"), ["unknown_node"]);
     assert_eq!(codes("map of no segment"), ["unknown_segment"]);
+    assert_eq!(codes("mount too little"), ["invalid_argument"]);
+    assert_eq!(codes("mount broken pages"), ["invalid_argument"]);
+    assert_eq!(codes("mount nowhere"), ["unknown_node"]);
+    assert_eq!(codes("drain no segment"), ["unknown_segment"]);
+    assert_eq!(codes("unmount no segment"), ["unknown_segment"]);
+    assert_eq!(codes("unmount for too long"), ["invalid_argument"]);
     assert_eq!(codes("map of nobody"), ["unknown_node"]);
     assert_eq!(codes("map without runs"), ["invalid_argument"]);
     assert_accounts(&cluster);

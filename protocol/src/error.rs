@@ -80,6 +80,10 @@ error_codes! {
     PutIdReused = "put_id_reused",
     /// Transfers must go over RDMA, and cannot.
     RdmaRequired = "rdma_required",
+    /// The memory of a segment cannot be had: not enough is there, or the system locks no more of it.
+    NoMemory = "no_memory",
+    /// The segment holds pinned objects, which would be lost.
+    PinnedObjects = "pinned_objects",
 }
 
 impl fmt::Display for ErrorCode {

@@ -9,6 +9,7 @@
 //! * [`checksum`] – CRC-64/NVME, per piece and whole.
 //! * [`table`] – the descriptor and key table that lie beside a segment.
 //! * [`placement`] – what nodes say of their room, dry runs, maps of segments.
+//! * [`segments`] – the segments of nodes, and how they come and go.
 //! * [`message`] – what the control service is asked and what it answers.
 //! * [`overview`] – what a node tells of itself and of the other members.
 //! * [`error`] – the stable error codes.
@@ -30,4 +31,5 @@ pub mod message;
 pub mod name;
 pub mod overview;
 pub mod placement;
+pub mod segments;
 pub mod table;

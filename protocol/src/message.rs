@@ -8,11 +8,10 @@ use crate::checksum::Checksums;
 use crate::error::ServiceError;
 use crate::ids::{Generation, Incarnation, NodeId, PutId, SegmentId, Slot, Version};
 use crate::member::{MemberReply, MemberRequest};
-pub use crate::overview::{
-    Alarm, AlarmKind, IndexInfo, NodeInfo, NodeState, NodesReply, SegmentInfo, SegmentState, SegmentsReply,
-    SpaceAccount,
-};
+pub use crate::overview::{Alarm, AlarmKind, IndexInfo, NodeInfo, NodeState, NodesReply, SpaceAccount};
 use crate::placement::{DryRunReply, DryRunRequest, SegmentMapReply, SegmentMapRequest};
+use crate::segments::SegmentCall;
+pub use crate::segments::{SegmentInfo, SegmentState, SegmentsReply};
 use serde::{Deserialize, Serialize};
 
 /// The result of one key in a batch.
@@ -56,6 +55,8 @@ pub enum Request {
     SegmentMap(SegmentMapRequest),
     /// Keep objects from being evicted, or not any more.
     Keep(KeepRequest),
+    /// Mount, drain or unmount a segment.
+    Segment(SegmentCall),
 }
 
 /// The answer to a [`Request`], of the variant of the same name.
@@ -93,6 +94,8 @@ pub enum Reply {
     SegmentMap(SegmentMapReply),
     /// To [`Request::Keep`]: whether there was an object.
     Keep(Vec<KeyResult<bool>>),
+    /// To [`Request::Segment`]: as it stands then.
+    Segment(Box<SegmentInfo>),
 }
 
 /// How to reach a node in one of its lives.

@@ -1,6 +1,6 @@
 //! What a node tells of itself and of the others: members, its index, space, segments, alarms.
 
-use crate::ids::{Incarnation, NodeId, SegmentId};
+use crate::ids::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// See [`Reply::Nodes`](crate::message::Reply::Nodes).
@@ -134,48 +134,4 @@ pub struct SpaceAccount {
     pub objects: u64,
     /// How many reservations.
     pub reservations: u64,
-}
-
-/// See [`Reply::Segments`](crate::message::Reply::Segments).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SegmentsReply {
-    /// Ordered by node and segment.
-    pub segments: Vec<SegmentInfo>,
-    /// The nodes that did not answer.
-    pub missing: Vec<NodeId>,
-}
-
-/// A segment of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SegmentInfo {
-    /// Whose.
-    pub node: NodeId,
-    /// Which.
-    pub segment: SegmentId,
-    /// `memfd` or the file's path.
-    pub backing: String,
-    /// The size of the pages that back it.
-    pub page_bytes: u64,
-    /// Where it stands in its life.
-    pub state: SegmentState,
-    /// Its space.
-    pub space: SpaceAccount,
-    /// Descriptors in its table.
-    pub slots: u32,
-    /// Of which in use.
-    pub slots_used: u32,
-}
-
-/// The life of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SegmentState {
-    /// Being mapped, pre-faulted and registered.
-    Mounting,
-    /// In use.
-    Active,
-    /// Takes nothing new.
-    Draining,
-    /// Given back.
-    Gone,
 }

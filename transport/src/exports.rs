@@ -124,7 +124,7 @@ impl Guard for Unguarded {
 
 /// A range to export.
 pub struct Export {
-    /// The memory, kept alive by the export until it is revoked and no access is under way.
+    /// The memory, kept alive by the export until it is revoked and no write is under way.
     pub memory: Slice,
     /// Which direction.
     pub rights: Rights,
@@ -132,16 +132,6 @@ pub struct Export {
     pub scope: Scope,
     /// Who decides on each access.
     pub guard: Arc<dyn Guard>,
-}
-
-impl Export {
-    fn allows(&self, session: SessionId, op: Op) -> bool {
-        let in_scope = match self.scope {
-            Scope::AnySession => true,
-            Scope::Session(owner) => owner == session,
-        };
-        in_scope && matches!((op, self.rights), (Op::Read, Rights::Read) | (Op::Write, Rights::Write))
-    }
 }
 
 impl fmt::Debug for Export {
@@ -213,21 +203,30 @@ impl Exports {
         entries.insert(
             key,
             Arc::new(Entry {
-                export,
-                open: RwLock::new(true),
+                rights: export.rights,
+                scope: export.scope,
+                guard: export.guard,
+                len_bytes: export.memory.len_bytes(),
+                open: RwLock::new(Some(export.memory)),
+                reads: Mutex::default(),
             }),
         );
         Ok(key)
     }
 
     /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none
-    /// will, but for what a device was told to write, or to let a peer write, before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`] and drop their holds soon after. It waits for at
-    /// most one system call or copy of a piece. Returns false if there is no such key.
+    /// will, but for what a device was told to write, or to let a peer write, before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`]. The holds of reads are dropped
+    /// before this returns, whether or not their peer takes what was sent; those of writes soon after. It waits for at most one system call or copy of a piece. Returns false if there is no such key.
     pub fn revoke(&self, key: RemoteKey) -> bool {
         let Some(entry) = self.entries.write().remove(&key) else {
             return false;
         };
-        *entry.open.write() = false;
+        // The memory goes with it: an access that cannot tell its peer does not keep it.
+        let memory = entry.open.write().take();
+        drop(memory);
+        let reads = std::mem::take(&mut entry.reads.lock().holds);
+        // Without the lock: a release may call back.
+        drop(reads);
         for watcher in self.watchers.read().iter() {
             watcher(key);
         }
@@ -255,10 +254,10 @@ impl Exports {
     pub(crate) fn readable(&self, session: SessionId, key: RemoteKey) -> Result<Slice, TransferError> {
         let entry = self.entries.read().get(&key).cloned();
         let entry = entry.ok_or(TransferError::UnknownKey { key })?;
-        match entry.export.allows(session, Op::Read) {
-            true => Ok(entry.export.memory.clone()),
-            false => Err(TransferError::Forbidden { key, op: Op::Read }),
+        if !entry.allows(session, Op::Read) {
+            return Err(TransferError::Forbidden { key, op: Op::Read });
         }
+        entry.memory()
     }
 
     /// Checks one access of a session and asks the guard. No lock of this module is held while the guard runs.
@@ -275,11 +274,10 @@ impl Exports {
             .get(&key)
             .cloned()
             .ok_or(TransferError::UnknownKey { key })?;
-        let export = &entry.export;
-        if !export.allows(session, op) {
+        if !entry.allows(session, op) {
             return Err(TransferError::Forbidden { key, op });
         }
-        let export_bytes = export.memory.len_bytes();
+        let export_bytes = entry.len_bytes;
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > export_bytes) {
             return Err(TransferError::OutOfRange {
                 offset_bytes,
@@ -288,27 +286,92 @@ impl Exports {
             });
         }
         let granted = match op {
-            Op::Read => export.guard.begin_read(offset_bytes, len_bytes),
-            Op::Write => export.guard.begin_write(offset_bytes, len_bytes),
+            Op::Read => entry.guard.begin_read(offset_bytes, len_bytes),
+            Op::Write => entry.guard.begin_write(offset_bytes, len_bytes),
         };
         let hold = granted.map_err(|refused| TransferError::Refused {
             code: refused.code,
             message: refused.message.to_owned(),
         })?;
+        let stamp = hold.stamp;
+        let held = match op {
+            Op::Read => entry.hold_read(hold)?,
+            Op::Write => Held::ByAccess {
+                memory: entry.memory()?,
+                _hold: hold,
+            },
+        };
         Ok(Access {
             entry,
             offset_bytes,
             len_bytes,
-            hold,
+            stamp,
+            held,
         })
     }
 }
 
-#[derive(Debug)]
 struct Entry {
-    export: Export,
-    /// False once revoked. Read-locked around every touch of the memory, so that revoking waits for touches under way.
-    open: RwLock<bool>,
+    rights: Rights,
+    scope: Scope,
+    guard: Arc<dyn Guard>,
+    len_bytes: u64,
+    /// The memory; none once revoked. Read-locked around every touch of it, so that revoking waits for touches under way.
+    open: RwLock<Option<Slice>>,
+    reads: Mutex<Reads>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("rights", &self.rights)
+            .field("scope", &self.scope)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The holds of reads under way: they end with their access, or when the export is revoked. Nothing touches the memory for a read without
+/// [`Access::touch`], so then it is not read any more, however long the access stays to tell its peer.
+#[derive(Debug, Default)]
+struct Reads {
+    next: u64,
+    holds: HashMap<u64, Hold>,
+}
+
+impl Entry {
+    fn allows(&self, session: SessionId, op: Op) -> bool {
+        let in_scope = match self.scope {
+            Scope::AnySession => true,
+            Scope::Session(owner) => owner == session,
+        };
+        in_scope && matches!((op, self.rights), (Op::Read, Rights::Read) | (Op::Write, Rights::Write))
+    }
+
+    fn memory(&self) -> Result<Slice, TransferError> {
+        self.open.read().clone().ok_or(TransferError::Revoked)
+    }
+
+    fn hold_read(&self, hold: Hold) -> Result<Held, TransferError> {
+        let mut reads = self.reads.lock();
+        if self.open.read().is_none() {
+            drop(reads);
+            return Err(TransferError::Revoked);
+        }
+        let number = reads.next;
+        reads.next += 1;
+        reads.holds.insert(number, hold);
+        Ok(Held::ByExport { number })
+    }
+}
+
+/// Where the hold of an access is.
+#[derive(Debug)]
+enum Held {
+    /// A write's: a device may write to the memory as long as the access is there.
+    ByAccess { memory: Slice, _hold: Hold },
+    /// A read's, under this number.
+    ByExport { number: u64 },
 }
 
 /// An access that a peer asks for.
@@ -326,7 +389,18 @@ pub(crate) struct Access {
     entry: Arc<Entry>,
     offset_bytes: u64,
     len_bytes: u64,
-    hold: Hold,
+    stamp: u64,
+    held: Held,
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        if let Held::ByExport { number } = self.held {
+            let hold = self.entry.reads.lock().holds.remove(&number);
+            // Without the lock: a release may call back.
+            drop(hold);
+        }
+    }
 }
 
 impl Access {
@@ -336,16 +410,21 @@ impl Access {
 
     /// The memory of the access, for a device that is told to write to it. It may do so until the access is dropped,
     /// also when the export was revoked meanwhile: the hold says so to its guard.
+    ///
+    /// # Panics
+    /// If it is a read's.
     pub(crate) fn memory(&self) -> Slice {
+        let Held::ByAccess { memory, .. } = &self.held else {
+            unreachable!("devices of the owner write, and never read for a peer")
+        };
         let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
-        let memory = &self.entry.export.memory;
         memory
             .subslice(range)
             .expect("the range was checked when the access began")
     }
 
     pub(crate) fn stamp(&self) -> u64 {
-        self.hold.stamp
+        self.stamp
     }
 
     /// Runs one short, synchronous touch of the memory with the place where `offset_bytes` of this access lies in it;
@@ -357,10 +436,7 @@ impl Access {
     ) -> Result<T, TransferError> {
         debug_assert!(offset_bytes <= self.len_bytes, "an access touches its own range alone");
         let open = self.entry.open.read();
-        if !*open {
-            return Err(TransferError::Revoked);
-        }
-        let memory = &self.entry.export.memory;
+        let memory = open.as_ref().ok_or(TransferError::Revoked)?;
         Ok(touch(
             memory.memory(),
             memory.offset_bytes() + self.offset_bytes + offset_bytes,
@@ -369,140 +445,9 @@ impl Access {
 
     /// Tells the guard that all bytes of this write are in memory.
     pub(crate) fn wrote(&self, crc64: u64) {
-        self.entry.export.guard.wrote(self.offset_bytes, self.len_bytes, crc64);
+        self.entry.guard.wrote(self.offset_bytes, self.len_bytes, crc64);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    const OURS: SessionId = SessionId([1; 16]);
-    const OTHER: SessionId = SessionId([2; 16]);
-
-    fn export(rights: Rights, scope: Scope) -> Export {
-        let memory = Arc::new(Memory::from_vec(vec![0; 100])).whole();
-        Export {
-            memory,
-            rights,
-            scope,
-            guard: Arc::new(Unguarded),
-        }
-    }
-
-    fn wanted(op: Op, key: RemoteKey, offset_bytes: u64, len_bytes: u64) -> Wanted {
-        Wanted {
-            op,
-            key,
-            offset_bytes,
-            len_bytes,
-        }
-    }
-
-    #[test]
-    fn key_session_direction_and_range_are_checked() {
-        let exports = Exports::new();
-        let key = exports.add(export(Rights::Read, Scope::Session(OURS))).unwrap();
-        assert!(exports.begin(OURS, &wanted(Op::Read, key, 90, 10)).is_ok());
-        let unknown = RemoteKey(key.0 ^ 1);
-        assert_eq!(
-            exports.begin(OURS, &wanted(Op::Read, unknown, 0, 1)).unwrap_err(),
-            TransferError::UnknownKey { key: unknown }
-        );
-        assert_eq!(
-            exports.begin(OTHER, &wanted(Op::Read, key, 0, 1)).unwrap_err(),
-            TransferError::Forbidden { key, op: Op::Read }
-        );
-        assert_eq!(
-            exports.begin(OURS, &wanted(Op::Write, key, 0, 1)).unwrap_err(),
-            TransferError::Forbidden { key, op: Op::Write }
-        );
-        for (offset_bytes, len_bytes) in [(91, 10), (u64::MAX, 1), (1, u64::MAX)] {
-            assert_eq!(
-                exports
-                    .begin(OURS, &wanted(Op::Read, key, offset_bytes, len_bytes))
-                    .unwrap_err(),
-                TransferError::OutOfRange {
-                    offset_bytes,
-                    len_bytes,
-                    export_bytes: 100
-                }
-            );
-        }
-    }
-
-    #[test]
-    fn after_revoking_nothing_begins_and_nothing_under_way_touches() {
-        let exports = Exports::new();
-        let key = exports.add(export(Rights::Write, Scope::AnySession)).unwrap();
-        let access = exports.begin(OTHER, &wanted(Op::Write, key, 0, 10)).unwrap();
-        assert_eq!(access.touch(3, |_, offset_bytes| offset_bytes), Ok(3));
-        assert!(exports.revoke(key));
-        assert!(!exports.revoke(key));
-        assert_eq!(access.touch(0, |_, _| ()), Err(TransferError::Revoked));
-        assert!(matches!(
-            exports.begin(OTHER, &wanted(Op::Write, key, 0, 1)),
-            Err(TransferError::UnknownKey { .. })
-        ));
-        assert!(exports.is_empty());
-    }
-
-    #[test]
-    fn a_hold_is_released_once_when_its_access_ends() {
-        struct Counting(Arc<AtomicUsize>);
-        impl Guard for Counting {
-            fn begin_read(&self, _: u64, _: u64) -> Result<Hold, Refused> {
-                let released = Arc::clone(&self.0);
-                Ok(Hold::with_release(9, move || {
-                    _ = released.fetch_add(1, Ordering::Relaxed)
-                }))
-            }
-            fn begin_write(&self, _: u64, _: u64) -> Result<Hold, Refused> {
-                Err(Refused {
-                    code: 4,
-                    message: "sealed",
-                })
-            }
-            fn wrote(&self, _: u64, _: u64, _: u64) {}
-        }
-        let released = Arc::new(AtomicUsize::new(0));
-        let exports = Exports::new();
-        let guard = Arc::new(Counting(Arc::clone(&released)));
-        let key = exports
-            .add(Export {
-                guard: guard.clone(),
-                ..export(Rights::Read, Scope::AnySession)
-            })
-            .unwrap();
-        let access = exports.begin(OURS, &wanted(Op::Read, key, 0, 1)).unwrap();
-        assert_eq!((access.stamp(), released.load(Ordering::Relaxed)), (9, 0));
-        drop(access);
-        assert_eq!(released.load(Ordering::Relaxed), 1);
-        let key = exports
-            .add(Export {
-                guard,
-                ..export(Rights::Write, Scope::AnySession)
-            })
-            .unwrap();
-        let refused = exports.begin(OURS, &wanted(Op::Write, key, 0, 1)).unwrap_err();
-        assert_eq!(
-            refused,
-            TransferError::Refused {
-                code: 4,
-                message: "sealed".to_owned()
-            }
-        );
-    }
-
-    #[test]
-    fn an_empty_range_is_not_exported() {
-        let empty = Arc::new(Memory::from_vec(Vec::new())).whole();
-        let export = Export {
-            memory: empty,
-            ..export(Rights::Read, Scope::AnySession)
-        };
-        assert_eq!(Exports::new().add(export), Err(ExportsError::Empty));
-    }
-}
+mod tests;

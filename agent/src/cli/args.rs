@@ -9,6 +9,7 @@ use tenon_client::RdmaPolicy;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::limits::{REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::name::Namespace;
+use tenon_protocol::segments::HugePageUse;
 use tenon_transport::link::Endpoint;
 
 /// Put objects into the cluster's memory, get them back, and see where they lie.
@@ -76,8 +77,72 @@ pub(super) enum Command {
         #[arg(long, value_name = "ID")]
         node: Option<NodeId>,
     },
+    /// Mount, drain or unmount a memory segment
+    Segment {
+        #[command(subcommand)]
+        command: SegmentCommand,
+    },
     /// Look at this host: RDMA devices, memory, the agent and the ways to its peers, and say what to do
     Doctor(Doctor),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(super) enum SegmentCommand {
+    /// Contribute memory, and wait until it is in use
+    Mount(MountSegment),
+    /// Place nothing in a segment any more; what is there stays, as far as it is not moved to other nodes
+    Drain(DrainSegment),
+    /// Drain a segment, give its memory back, and wait for that; objects that are only there are lost
+    Unmount(UnmountSegment),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct MountSegment {
+    /// How much, such as 64GiB: whole pages
+    #[arg(long, value_name = "SIZE")]
+    pub(super) size: Size,
+    /// On this node [default: that of the agent that is asked]
+    #[arg(long, value_name = "ID")]
+    pub(super) node: Option<NodeId>,
+    /// Descriptors in its table, each for one object [default: one per 64 KiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) slots: Option<u32>,
+    /// Whether huge pages back it [default: prefer]
+    #[arg(long, value_name = "require|prefer|off", conflicts_with = "file")]
+    pub(super) huge_pages: Option<HugePageChoice>,
+    /// The absolute path of a file on tmpfs or hugetlbfs that backs it; it is created or emptied
+    #[arg(long, value_name = "FILE")]
+    pub(super) file: Option<String>,
+    /// Do not wait until it is in use
+    #[arg(long)]
+    pub(super) no_wait: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct DrainSegment {
+    /// The segment's id on its node; `tenon segments` lists them
+    pub(super) segment: u32,
+    /// Of this node [default: that of the agent that is asked]
+    #[arg(long, value_name = "ID")]
+    pub(super) node: Option<NodeId>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct UnmountSegment {
+    /// The segment's id on its node; `tenon segments` lists them
+    pub(super) segment: u32,
+    /// Of this node [default: that of the agent that is asked]
+    #[arg(long, value_name = "ID")]
+    pub(super) node: Option<NodeId>,
+    /// How long puts and transfers that are under way may take
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=crate::limits::GRACEFUL_MS_MAX))]
+    pub(super) graceful_ms: u64,
+    /// Also if pinned objects are lost
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Do not wait until it is gone
+    #[arg(long)]
+    pub(super) no_wait: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -168,6 +233,37 @@ pub(super) struct Doctor {
     pub(super) config: Option<PathBuf>,
 }
 
+/// Bytes with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size(pub(super) u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        crate::config::parse_size(text)
+            .map(Self)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Whether huge pages are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HugePageChoice(pub(super) HugePageUse);
+
+impl std::str::FromStr for HugePageChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "require" => Ok(Self(HugePageUse::Require)),
+            "prefer" => Ok(Self(HugePageUse::Prefer)),
+            "off" => Ok(Self(HugePageUse::Off)),
+            _ => Err("expected require, prefer or off".to_owned()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +350,21 @@ mod tests {
             &["pin", "--soft-pin-ms", "0", "k"],
             &["touch"],
             &["ls", "--limit", "0"],
+            &["segment"],
+            &["segment", "mount"],
+            &["segment", "mount", "--size", "much"],
+            &[
+                "segment",
+                "mount",
+                "--size",
+                "1GiB",
+                "--file",
+                "/f",
+                "--huge-pages",
+                "off",
+            ],
+            &["segment", "unmount", "--graceful-ms", "-1", "1"],
+            &["segment", "drain", "first"],
         ] {
             assert_eq!(parse(arguments).unwrap_err().exit_code(), 2, "{arguments:?}");
         }
@@ -273,6 +384,7 @@ mod tests {
             "stat",
             "nodes",
             "segments",
+            "segment",
             "doctor",
             "Exit codes:",
             "--json",

@@ -43,9 +43,9 @@ impl Exit {
             | ErrorCode::UnknownPut
             | ErrorCode::RdmaRequired
             | ErrorCode::Conflict => Self::Unavailable,
-            ErrorCode::NoSpace => Self::NoSpace,
+            ErrorCode::NoSpace | ErrorCode::NoMemory => Self::NoSpace,
             ErrorCode::FailedRead | ErrorCode::ChecksumMismatch => Self::FailedRead,
-            ErrorCode::Forbidden | ErrorCode::GrantRefused => Self::Refused,
+            ErrorCode::Forbidden | ErrorCode::GrantRefused | ErrorCode::PinnedObjects => Self::Refused,
             ErrorCode::InvalidName
             | ErrorCode::InvalidArgument
             | ErrorCode::EmptyObject
@@ -77,9 +77,9 @@ Exit codes:
   2   wrong usage
   3   unavailable: a node or the agent does not answer, not within the deadline, or not now (overloaded, draining,
       another put or removal of the key came between): try again
-  4   no space
+  4   no space, or no memory for a segment
   5   failed read: bytes that do not have the checksum they should have; none of them were delivered
-  6   refused: not authenticated, or not allowed
+  6   refused: not authenticated, not allowed, or pinned objects would be lost
   7   invalid argument: a key, length, node or file that is not possible
   8   unfit: doctor found a problem, something that keeps the host from serving as configured (warnings end with 0)
   70  a fault of a program, or output that cannot be written

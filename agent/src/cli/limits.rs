@@ -1,5 +1,6 @@
 //! Every bound of the command line, with its reason. Units are in the names.
 
+use std::time::Duration;
 use tenon_protocol::limits::PIECE_BYTES;
 
 /// Most bytes that a put from a pipe holds in memory: a pipe's length is known only at its end, and a put must say its length at its
@@ -28,3 +29,6 @@ pub(super) const DOCTOR_QUEUE_PAIRS_MAX: u32 = 64;
 const _: () = assert!(DOCTOR_QUEUE_PAIRS_MAX as usize == DOCTOR_PEERS_AT_ONCE);
 // Chunks of a file, read from its start, are the object's pieces.
 const _: () = assert!(READ_CHUNK_BYTES as u64 == PIECE_BYTES);
+
+/// How often it is asked how far a segment is.
+pub(super) const SEGMENT_POLL: Duration = Duration::from_millis(200);

@@ -11,6 +11,7 @@ mod limits;
 mod look;
 mod progress;
 mod report;
+mod segment;
 mod session;
 mod source;
 mod target;
@@ -77,6 +78,7 @@ async fn run(arguments: Arguments) -> Result<Report, Failure> {
             Command::Stat { key } => look::stat(&session, &key).await,
             Command::Nodes => look::nodes(&session).await,
             Command::Segments { node } => look::segments(&session, node).await,
+            Command::Segment { command } => segment::segment(&session, command).await,
             Command::Doctor(doctor) => doctor::doctor(&session, doctor).await,
         }
     };

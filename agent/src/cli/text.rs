@@ -5,9 +5,8 @@ use indicatif::{BinaryBytes, HumanDuration};
 use std::fmt::Write;
 use std::time::Duration;
 use tenon_client::ObjectInfo;
-use tenon_protocol::message::{
-    IndexInfo, ListEntry, NodeInfo, NodeState, NodesReply, Pin, SegmentInfo, SegmentState, SegmentsReply,
-};
+use tenon_protocol::message::{IndexInfo, ListEntry, NodeInfo, NodeState, NodesReply, Pin};
+use tenon_protocol::segments::{SegmentInfo, SegmentState, SegmentsReply};
 
 /// Rows with their columns aligned, the first row being the heads. The last column is not padded.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
@@ -184,13 +183,7 @@ fn segment(segment: &SegmentInfo) -> Vec<String> {
     vec![
         segment.node.to_string(),
         segment.segment.to_string(),
-        match segment.state {
-            SegmentState::Mounting => "mounting",
-            SegmentState::Active => "active",
-            SegmentState::Draining => "draining",
-            SegmentState::Gone => "gone",
-        }
-        .to_owned(),
+        state_of(segment).to_owned(),
         bytes(space.capacity_bytes),
         bytes(space.free_bytes),
         bytes(space.sealed_bytes),
@@ -201,6 +194,41 @@ fn segment(segment: &SegmentInfo) -> Vec<String> {
         bytes(segment.page_bytes),
         segment.backing.clone(),
     ]
+}
+
+fn state_of(segment: &SegmentInfo) -> &'static str {
+    match segment.state {
+        SegmentState::Mounting => "mounting",
+        SegmentState::Active => "active",
+        SegmentState::Draining => "draining",
+        SegmentState::Gone if segment.failure.is_some() => "failed",
+        SegmentState::Gone => "gone",
+    }
+}
+
+/// A segment that comes or goes, and how far it is.
+pub(super) fn changed_segment(info: &SegmentInfo) -> String {
+    let SegmentInfo { node, segment, .. } = info;
+    let bytes = |value: u64| BinaryBytes(value).to_string();
+    let mut text = format!("segment {segment} of node {node}: {}", state_of(info));
+    if let Some(progress) = &info.mounting {
+        text.push_str(&format!(
+            ", {} of {} have memory",
+            bytes(progress.prefaulted_bytes),
+            bytes(progress.len_bytes)
+        ));
+    }
+    if let Some(progress) = &info.draining {
+        text.push_str(&format!(
+            ", {} objects left ({}), {} moved, {} dropped",
+            progress.left_objects,
+            bytes(progress.left_bytes),
+            progress.moved_objects,
+            progress.dropped_objects
+        ));
+    }
+    text.push('\n');
+    text
 }
 
 /// How long a transfer took and how fast it was.
@@ -393,6 +421,9 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
             space: SpaceAccount::default(),
             slots: 16,
             slots_used: 4,
+            mounting: None,
+            draining: None,
+            failure: None,
         };
         let text = segments(&SegmentsReply {
             segments: vec![segment],

@@ -34,8 +34,17 @@ impl Host {
     }
 }
 
+/// What programs may still take of the memory, as the system estimates it.
+pub(crate) fn available_bytes() -> Option<u64> {
+    field_bytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
 fn huge_page_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    field_bytes(meminfo, "Hugepagesize:")
+}
+
+fn field_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -34,9 +34,11 @@ pub use environment::Environment;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use flags::Flags;
 pub use host::Host;
+pub(crate) use host::available_bytes;
 pub use secret::{Secret, SecretError};
 pub use size::{SizeError, format as format_size, parse as parse_size};
 pub use source::Origin;
+pub(crate) use validate::segments::default_slots;
 
 use file::Document;
 use merge::Settings;

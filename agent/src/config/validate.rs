@@ -1,7 +1,7 @@
 //! The rules of a configuration. All of them are checked, and all that is wrong is reported at once.
 
 mod listen;
-mod segments;
+pub(crate) mod segments;
 
 pub(super) use listen::NO_SOCKET;
 pub(super) use segments::huge_pages_name;

@@ -11,8 +11,8 @@ use tenon_protocol::limits::LIST_ENTRIES_MAX;
 use tenon_protocol::message::{
     AbortRequest, CommitRequest, Committed, ExistsReply, ExistsRequest, KeepRequest, KeyResult, KeysRequest, ListReply,
     ListRequest, Located, NodeRef, NodesReply, Reply, Request as ServiceRequest, Reservation, ReserveRequest,
-    SegmentsReply,
 };
+use tenon_protocol::segments::SegmentsReply;
 use tokio::time::Instant;
 
 use super::Front;

@@ -148,7 +148,7 @@ fn status_of(code: ErrorCode) -> StatusCode {
         ErrorCode::NotFound | ErrorCode::UnknownNode | ErrorCode::UnknownSegment | ErrorCode::UnknownPut => {
             StatusCode::NOT_FOUND
         }
-        ErrorCode::Conflict | ErrorCode::PutIdReused => StatusCode::CONFLICT,
+        ErrorCode::Conflict | ErrorCode::PutIdReused | ErrorCode::PinnedObjects => StatusCode::CONFLICT,
         ErrorCode::LengthRequired => StatusCode::LENGTH_REQUIRED,
         ErrorCode::ObjectTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorCode::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
@@ -158,7 +158,7 @@ fn status_of(code: ErrorCode) -> StatusCode {
             StatusCode::SERVICE_UNAVAILABLE
         }
         ErrorCode::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        ErrorCode::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorCode::NoSpace | ErrorCode::NoMemory => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

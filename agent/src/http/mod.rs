@@ -25,6 +25,7 @@ mod puts;
 mod range;
 mod refusal;
 mod routes;
+mod segments;
 mod strict;
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,8 @@ use std::sync::Arc;
 
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{NodesReply, Reply, Request, SegmentsReply};
+use tenon_protocol::message::{NodesReply, Reply, Request};
+use tenon_protocol::segments::SegmentsReply;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};

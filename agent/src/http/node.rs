@@ -15,6 +15,7 @@ use tenon_transport::{RemoteKey, Slice};
 use tokio::time::Instant;
 
 use super::backend::{Backend, ObjectSink, ObjectSource};
+use crate::lives::Lives;
 use crate::node::Node;
 use crate::service::Caller;
 
@@ -22,13 +23,16 @@ use crate::service::Caller;
 pub(crate) struct NodeBackend {
     id: NodeId,
     node: OnceLock<Arc<Node>>,
+    /// The segments that are being mounted.
+    lives: Arc<Lives>,
 }
 
 impl NodeBackend {
     /// A node that is being put together.
-    pub(crate) fn new(id: NodeId) -> Self {
+    pub(crate) fn new(id: NodeId, lives: Arc<Lives>) -> Self {
         Self {
             id,
+            lives,
             node: OnceLock::new(),
         }
     }
@@ -153,7 +157,10 @@ impl Backend for NodeBackend {
     }
 
     fn unready(&self) -> Vec<String> {
-        let starting = || vec!["the node is starting".to_owned()];
+        let starting = || match self.lives.mounting_text() {
+            Some(text) => vec![format!("the node is starting: {text}")],
+            None => vec!["the node is starting".to_owned()],
+        };
         self.node.get().map_or_else(starting, |node| node.unready())
     }
 

@@ -43,7 +43,7 @@ pub(super) fn put_and_key(uri: &Uri) -> Result<(PutId, String), ApiError> {
     Ok((put_id, decode("key", key)?))
 }
 
-/// The segment of `/v1/segments/{id}/map`.
+/// The segment of `/v1/segments/{id}`, and of what is below that.
 pub(super) fn segment(uri: &Uri) -> Result<SegmentId, ApiError> {
     let id = uri.path().strip_prefix(SEGMENTS).unwrap_or_default();
     let id = id.split_once('/').map_or(id, |(id, _)| id);

@@ -6,7 +6,7 @@ use axum::handler::Handler;
 use axum::http::{HeaderValue, Method};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
-use super::{Front, calls, guard, health, objects, placement, puts};
+use super::{Front, calls, guard, health, objects, placement, puts, segments};
 
 /// A method of a path and what serves it.
 struct Route {
@@ -45,6 +45,9 @@ fn table() -> Vec<Route> {
         route("GET", "/openapi.json", health::openapi),
         route("GET", "/v1/nodes", calls::nodes),
         route("GET", "/v1/segments", calls::segments),
+        route("POST", "/v1/segments", segments::mount),
+        route("DELETE", "/v1/segments/{id}", segments::unmount),
+        route("POST", "/v1/segments/{id}/drain", segments::drain),
         route("GET", "/v1/segments/{id}/map", placement::segment_map),
         route("POST", "/v1/placement/dry-run", placement::dry_run),
         route("GET", "/v1/objects", calls::list),

@@ -128,6 +128,8 @@ labels! {
         Watermark = "watermark",
         /// A put had no room otherwise.
         Request = "request",
+        /// Its segment was unmounted.
+        Unmounted = "unmounted",
     }
 }
 
@@ -137,6 +139,7 @@ impl EvictedBecause {
         match reason {
             EvictReason::Watermark => Self::Watermark,
             EvictReason::Request => Self::Request,
+            EvictReason::Unmounted => Self::Unmounted,
         }
     }
 }
@@ -224,6 +227,8 @@ labels! {
         SegmentMap = "segment_map",
         /// Touch, pin or unpin.
         Keep = "keep",
+        /// Mount, drain or unmount a segment.
+        Segment = "segment",
         /// Any call between members.
         Member = "member",
     }
@@ -247,6 +252,7 @@ impl From<&Request> for Verb {
             Request::DryRun(_) => Self::DryRun,
             Request::SegmentMap(_) => Self::SegmentMap,
             Request::Keep(_) => Self::Keep,
+            Request::Segment(_) => Self::Segment,
             Request::Member(_) => Self::Member,
         }
     }

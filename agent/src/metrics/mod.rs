@@ -3,6 +3,7 @@
 
 mod eviction;
 mod labels;
+mod lives;
 mod placement;
 mod push;
 mod room;
@@ -21,7 +22,8 @@ use prometheus::{
 use tenon_client::Transports;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{Alarm, IndexInfo, KeyResult, NodeInfo, Reservation, SegmentInfo};
+use tenon_protocol::message::{Alarm, IndexInfo, KeyResult, NodeInfo, Reservation};
+use tenon_protocol::segments::SegmentInfo;
 use tenon_store_core::objects::{Evicted, PinAccount};
 use tenon_store_core::placement::PlacementCounters;
 use tenon_store_core::placement::nodes::Why;
@@ -32,6 +34,7 @@ pub use labels::{
 };
 
 use eviction::EvictionCounters;
+use lives::LivesCounters;
 use room::RoomCounters;
 use scrape::{AtScrape, gauge};
 use transports::OfTransports;
@@ -59,6 +62,7 @@ pub struct Metrics {
     refused_handshakes: IntCounterVec,
     degraded_answers: IntCounter,
     transports: OfTransports,
+    lives: LivesCounters,
     /// Gauges are set and read out as one step.
     at_scrape: Mutex<AtScrape>,
 }
@@ -187,6 +191,7 @@ impl Metrics {
                 "Keys about which one home decided alone.",
             ),
             transports: OfTransports::new(&make),
+            lives: LivesCounters::new(&make),
             at_scrape: Mutex::new(AtScrape::new(&make)),
             registry,
         };
@@ -209,6 +214,7 @@ impl Metrics {
         }
         self.room.show_zeroes();
         self.eviction.show_zeroes();
+        self.lives.show_zeroes();
         for reason in RefusedBecause::ALL {
             self.refused_handshakes.with_label_values(&[reason.as_str()]);
         }
@@ -308,6 +314,21 @@ impl Metrics {
         self.degraded_answers.inc();
     }
 
+    /// A segment was mounted at run time.
+    pub fn segment_mounted(&self) {
+        self.lives.mounted("mounted");
+    }
+
+    /// A segment was to be mounted at run time, and is not.
+    pub fn segment_mount_failed(&self) {
+        self.lives.mounted("failed");
+    }
+
+    /// A segment was unmounted.
+    pub fn segment_unmounted(&self) {
+        self.lives.unmounted();
+    }
+
     /// Has it told over what this agent's transfers go.
     pub fn watch_transports(&self, transports: &Transports) {
         self.transports.watch(transports);
@@ -318,6 +339,7 @@ impl Metrics {
         let at_scrape = self.at_scrape.lock();
         at_scrape.set(now);
         self.transports.set();
+        self.lives.set(&now.segments);
         let mut families = self.registry.gather();
         families.extend(placement::families(&now.placement));
         let mut text = String::new();

@@ -1,7 +1,8 @@
 //! Gauges that are set when somebody asks for them.
 
 use prometheus::{GaugeVec, IntCounter, IntGaugeVec};
-use tenon_protocol::message::{AlarmKind, IndexInfo, NodeState, SegmentInfo, SpaceAccount};
+use tenon_protocol::message::{AlarmKind, IndexInfo, NodeState, SpaceAccount};
+use tenon_protocol::segments::SegmentInfo;
 
 use super::{Maker, Snapshot};
 

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::SegmentId;
-use tenon_protocol::message::{Alarm, AlarmKind, NodeState, Request, ReservedRegion, SegmentState, SpaceAccount};
+use tenon_protocol::message::{Alarm, AlarmKind, NodeState, Request, ReservedRegion, SpaceAccount};
+use tenon_protocol::segments::SegmentState;
 use tenon_store_core::placement::{PlacementFigures, StopReason};
 
 #[track_caller]
@@ -24,6 +25,9 @@ fn segment(id: u32) -> SegmentInfo {
         backing: "memfd".into(),
         page_bytes: 4096,
         state: SegmentState::Active,
+        mounting: None,
+        draining: None,
+        failure: None,
         space: SpaceAccount {
             capacity_bytes: 100,
             free_bytes: 40,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
 use tenon_protocol::member::{MemberReply, MemberRequest, PageRequest};
-use tenon_protocol::message::{Reply, Request, ReserveReply, ReserveRequest, SegmentsReply};
+use tenon_protocol::message::{Reply, Request, ReserveReply, ReserveRequest};
+use tenon_protocol::segments::SegmentsReply;
 use tokio::time::Instant;
 
 impl Node {
@@ -123,6 +124,7 @@ impl Node {
             Request::List(request) => Reply::List(self.list_own(&request)?),
             Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run_own(&request)?)),
             Request::SegmentMap(request) => Reply::SegmentMap(self.own_segment_map(&request)?),
+            Request::Segment(call) => Reply::Segment(Box::new(self.change_own_segment(call.change, deadline).await?)),
             Request::Segments { .. } => Reply::Segments(SegmentsReply {
                 segments: self.own_segments(),
                 missing: Vec::new(),

@@ -17,6 +17,7 @@ mod overview;
 mod place;
 mod put;
 mod remove;
+mod segments;
 
 pub(crate) use self::batch::group_by;
 
@@ -99,6 +100,7 @@ impl Node {
             Request::Token => Reply::Token(self.token(caller)?),
             Request::DryRun(request) => Reply::DryRun(Box::new(self.dry_run(deadline, request).await?)),
             Request::Keep(request) => Reply::Keep(self.keep(deadline, request).await?),
+            Request::Segment(call) => Reply::Segment(Box::new(self.change_segment(caller, deadline, call).await?)),
             Request::SegmentMap(request) => Reply::SegmentMap(self.segment_map(deadline, request).await?),
             Request::Member(request) => match caller {
                 Caller::Member { node, incarnation } => {

@@ -3,17 +3,11 @@
 use super::Caller;
 use crate::limits::TOKEN_LIFE_MS;
 use crate::node::Node;
-use futures_util::future::join_all;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
-use tenon_protocol::message::{
-    AttachReply, IndexInfo, NodeInfo, NodeRef, NodeState, NodesReply, Reply, Request, SegmentInfo, SegmentState,
-    SegmentsReply, TokenReply,
-};
+use tenon_protocol::message::{AttachReply, IndexInfo, NodeInfo, NodeRef, NodeState, NodesReply, TokenReply};
 use tenon_transport::link::TokenClaims;
-use tokio::time::Instant;
 
 impl Node {
     pub(super) fn nodes(&self) -> NodesReply {
@@ -73,67 +67,6 @@ impl Node {
             })
         };
         nodes.into_iter().filter_map(reference).collect()
-    }
-
-    pub(super) async fn segments(
-        self: &Arc<Self>,
-        deadline: Instant,
-        node: Option<NodeId>,
-    ) -> Result<SegmentsReply, ServiceError> {
-        let wanted: Vec<NodeId> = match node {
-            Some(node) if node != self.id() && self.peers().endpoint(node).is_none() => {
-                return Err(self.unknown_node(node));
-            }
-            Some(node) => vec![node],
-            None => self.view().members().to_vec(),
-        };
-        let asks = wanted.into_iter().map(async |node| {
-            if node == self.id() {
-                return Ok(self.own_segments());
-            }
-            match self
-                .on_behalf(node, None, Request::Segments { node: Some(node) }, deadline)
-                .await
-            {
-                Ok(Reply::Segments(reply)) => Ok(reply.segments),
-                Ok(_) | Err(_) => Err(node),
-            }
-        });
-        let mut reply = SegmentsReply {
-            segments: Vec::new(),
-            missing: Vec::new(),
-        };
-        for answer in join_all(asks).await {
-            match answer {
-                Ok(segments) => reply.segments.extend(segments),
-                Err(node) => reply.missing.push(node),
-            }
-        }
-        reply.segments.sort_by_key(|info| (info.node, info.segment));
-        Ok(reply)
-    }
-
-    /// The segments of this node.
-    pub(crate) fn own_segments(&self) -> Vec<SegmentInfo> {
-        let describe = |segment: Arc<crate::segments::MountedSegment>| {
-            let usage = self.holder().segment_usage(segment.id())?;
-            Some(SegmentInfo {
-                node: self.id(),
-                segment: segment.id(),
-                backing: segment.backing(),
-                page_bytes: segment.page_bytes(),
-                state: SegmentState::Active,
-                space: usage.space,
-                slots: usage.slots,
-                slots_used: usage.slots_used,
-            })
-        };
-        self.holder()
-            .segments()
-            .all()
-            .into_iter()
-            .filter_map(describe)
-            .collect()
     }
 
     pub(super) fn attach(&self) -> AttachReply {

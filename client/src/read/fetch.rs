@@ -9,7 +9,7 @@ use crate::read::verify::TableBytes;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use tenon_protocol::checksum::piece_count;
-use tenon_protocol::ids::{NodeId, SegmentId};
+use tenon_protocol::ids::SegmentId;
 use tenon_protocol::message::{AttachedSegment, Replica};
 use tenon_protocol::name::ObjectName;
 use tenon_protocol::table::{DESCRIPTOR_BYTES, KeyRow, TableLayout};
@@ -187,14 +187,12 @@ struct Tally {
 
 impl Tally {
     fn new(access: &HolderAccess, fetch: &Fetch<'_>, scratch: &mut Scratch) -> Self {
-        let segment = access.segments.get(&fetch.replica.segment).copied();
+        let segment = access.segment(fetch.replica.segment);
         Self {
             segment,
             table: TableSpots::new(fetch, scratch),
             piece_sums: vec![None; fetch.pieces.len()],
-            trouble: segment
-                .is_none()
-                .then(|| not_attached(access.node, fetch.replica.segment)),
+            trouble: segment.is_none().then(|| not_attached(access, fetch.replica.segment)),
         }
     }
 
@@ -235,7 +233,11 @@ impl Tally {
     }
 }
 
-fn not_attached(node: NodeId, segment: SegmentId) -> Trouble {
+fn not_attached(access: &HolderAccess, segment: SegmentId) -> Trouble {
+    if access.is_gone(segment) {
+        return Trouble::Gone;
+    }
+    let node = access.node;
     Trouble::Broken(format!("node {node} grants no access to its segment {segment}"))
 }
 
@@ -243,6 +245,7 @@ fn trouble_of(error: TransferError) -> Trouble {
     match error {
         TransferError::Refused { .. } | TransferError::Torn { .. } => Trouble::Gone,
         TransferError::Deadline { .. } => Trouble::Late,
+        TransferError::UnknownKey { .. } | TransferError::Revoked => Trouble::Withdrawn,
         error => Trouble::Broken(error.to_string()),
     }
 }

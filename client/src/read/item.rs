@@ -194,6 +194,15 @@ impl Item {
                     self.unreachable(ClientError::unavailable(node, &format!("reading an object, {reason}")));
                 }
             }
+            Err(Trouble::Withdrawn) => {
+                self.broken_reads += 1;
+                if self.broken_reads >= BROKEN_READS_MAX {
+                    self.unreachable(ClientError::unavailable(
+                        node,
+                        "it withdraws each grant to read an object",
+                    ));
+                }
+            }
             Err(Trouble::Unreachable(error)) => self.unreachable(error),
             Err(Trouble::Late) => self.unreachable(ClientError::deadline(format!("reading from node {node}"))),
             Err(Trouble::Final(error)) => self.result = Some(Err(error)),

@@ -23,7 +23,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Incarnation, NodeId};
+use tenon_protocol::ids::{Incarnation, NodeId, SegmentId};
 use tenon_protocol::message::NodeRef;
 use tenon_protocol::name::{Namespace, ObjectName};
 use tenon_transport::Slice;
@@ -69,6 +69,8 @@ pub(crate) enum Trouble {
     Gone,
     /// It has, but what came is not the object.
     Wrong(ReadFault),
+    /// The holder has withdrawn the grant to read the segment.
+    Withdrawn,
     /// The way to the holder broke.
     Broken(String),
     /// The holder does not answer.
@@ -144,9 +146,18 @@ impl Core {
         }
         let guarded = access.connection.guards_reads();
         let fetches: Vec<Fetch<'_>> = items.iter().map(|item| item.fetch(guarded)).collect();
+        let segments: Vec<SegmentId> = fetches.iter().map(|fetch| fetch.replica.segment).collect();
+        if let Err(error) = access.learn(&segments, deadline).await {
+            return vec![Err(trouble_of(error)); items.len()];
+        }
         let fetched = fetch::fetch(&access, &fetches, deadline).await;
         if fetched.iter().any(|result| matches!(result, Err(Trouble::Broken(_)))) {
             self.holders.discard(&access);
+        }
+        for (segment, result) in segments.iter().zip(&fetched) {
+            if matches!(result, Err(Trouble::Withdrawn)) && !access.forget(*segment) {
+                self.holders.discard(&access);
+            }
         }
         let verify = |(item, result): (&&Item, Result<Fetched, Trouble>)| item.verify(self.cluster, &result?);
         let read: Vec<_> = items.iter().zip(fetched).map(verify).collect();

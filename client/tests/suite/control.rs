@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenon_client::ClientError;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::limits::BATCH_KEYS_MAX;
-use tenon_protocol::message::{ListReply, NodesReply, Reply, Request, SegmentsReply};
+use tenon_protocol::message::{ListReply, NodesReply, Reply, Request};
+use tenon_protocol::segments::SegmentsReply;
 use tokio::time::Instant;
 
 fn keys(count: usize) -> Vec<String> {

@@ -40,6 +40,16 @@ pub enum UnmountError {
     },
 }
 
+impl From<UnmountError> for ServiceError {
+    fn from(error: UnmountError) -> Self {
+        let code = match error {
+            UnmountError::Unknown { .. } => ErrorCode::UnknownSegment,
+            UnmountError::InUse { .. } => ErrorCode::Conflict,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
 /// Why nothing was reserved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {

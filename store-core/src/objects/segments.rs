@@ -86,6 +86,17 @@ impl<T: SegmentTable> SegmentList<T> {
     }
 }
 
+/// What a step of dropping has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Objects that have gone.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Where the next step begins; `None` if this one reached the segment's end.
+    pub next_bytes: Option<u64>,
+}
+
 /// What keeps a segment from being given back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SegmentUsers {
@@ -153,28 +164,33 @@ impl<T: SegmentTable> Holder<T> {
 
     /// Drops some of what a draining segment holds, whatever pins it: objects, of which the homes are to be told as of evicted ones, and reservations. What
     /// can't be dropped ends soon by itself: commits in progress, objects whose homes are just being told, transfers under way. Begins with the regions at
-    /// `from_bytes`; answers where to go on, or `None` at the segment's end.
+    /// `from_bytes`.
     ///
     /// # Panics
     /// If the segment is active.
-    pub fn drop_some(&mut self, now: Time, id: SegmentId, from_bytes: u64) -> Option<u64> {
+    pub fn drop_some(&mut self, now: Time, id: SegmentId, from_bytes: u64) -> Dropped {
         self.pass(now);
-        let segment = self.segments.get(id)?;
+        let mut dropped = Dropped::default();
+        let Some(segment) = self.segments.get(id) else {
+            return dropped;
+        };
         assert!(segment.is_draining(), "segment {id} is in use");
         let mut regions = segment.regions_from(from_bytes);
-        let some: Vec<(RegionId, bool)> = (regions.by_ref().take(DROPPED_AT_ONCE_MAX))
-            .filter_map(|(region, record)| Some((region, is_object_to_drop(record)?)))
+        let some: Vec<(RegionId, bool, u64)> = (regions.by_ref().take(DROPPED_AT_ONCE_MAX))
+            .filter_map(|(region, record)| Some((region, is_object_to_drop(record)?, record.len_bytes())))
             .collect();
-        let next = regions.next().map(|(region, _)| region.offset_bytes);
+        dropped.next_bytes = regions.next().map(|(region, _)| region.offset_bytes);
         drop(regions);
-        for (region, is_object) in some {
+        for (region, is_object, len_bytes) in some {
             if is_object {
+                dropped.objects += 1;
+                dropped.bytes += len_bytes;
                 self.evict(region, EvictReason::Unmounted);
             } else {
                 self.end(region, EndReason::Unmounted);
             }
         }
-        next
+        dropped
     }
 
     /// Forgets a draining segment of which nothing is in use. Answers its table.

@@ -69,7 +69,9 @@ impl Twin {
 
     /// A segment gets a position that nobody has, if there is one; else the next.
     fn mount(&mut self, capacity_bytes: u64, regions_max: u32) {
-        let segment = self.packed.mount(capacity_bytes, regions_max).unwrap().0;
+        let segment = (self.packed.mount(capacity_bytes, regions_max))
+            .expect("a segment that can be")
+            .0;
         let model = Model::new(AllocatorConfig::new(capacity_bytes));
         if segment == self.models.len() {
             assert!(!self.removed.contains(&true), "a position stays empty");

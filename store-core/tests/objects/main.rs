@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod behaviour;
+mod comings;
 mod commits;
 mod copies;
 mod eviction;

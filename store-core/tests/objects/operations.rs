@@ -3,19 +3,19 @@
 use crate::fixture::{
     CLUSTER, checksums, commit_spec, holder_that_places, name, owner, piece_checksum, put, reserve_spec,
 };
-use crate::model::{Model, ModelStep, Outcome, Phase, Pinned, Put, Report, Segment, State, Write};
+use crate::model::{Model, ModelStep, Outcome, Phase, Pinned, Put, Report, State, Write};
 use crate::operation::{Advance, Operation, operation};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::ops::Range;
-use tenon_protocol::ids::{Epoch, SegmentId, Version};
+use tenon_protocol::ids::{Epoch, Version};
 use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{Committed, Pin, PutOutcome};
 use tenon_protocol::name::Namespace;
 use tenon_store_core::objects::*;
-use tenon_store_core::placement::{Fallback, Policy};
+use tenon_store_core::placement::Policy;
 use tenon_store_core::time::Time;
 
 /// A commit in progress.
@@ -39,13 +39,13 @@ const MARKS: Watermarks = Watermarks {
     from_percent: 30,
     to_percent: 10,
 };
-const SEGMENTS: [(u64, u32); 2] = [(6 << 20, 5), (4 << 20, 4)];
+pub(crate) const SEGMENTS: [(u64, u32); 2] = [(6 << 20, 5), (4 << 20, 4)];
 
-struct Run {
-    holder: Holder<CheckedTable>,
-    tables: Vec<CheckedTable>,
+pub(crate) struct Run {
+    pub(crate) holder: Holder<CheckedTable>,
+    pub(crate) tables: Vec<CheckedTable>,
     rng: ChaCha8Rng,
-    model: Model,
+    pub(crate) model: Model,
     writes: Vec<(WriteHold, RegionId, Range<u64>, usize)>,
     reads: Vec<(ReadHold, RegionId)>,
     commits: Vec<(Token, RegionId, Put)>,
@@ -56,7 +56,7 @@ impl Run {
         Self::that_places(Policy::default())
     }
 
-    fn that_places(policy: Policy) -> Self {
+    pub(crate) fn that_places(policy: Policy) -> Self {
         let (holder, _) = holder_that_places(policy, &[], Some(MARKS));
         let mut run = Self {
             holder,
@@ -71,11 +71,11 @@ impl Run {
         run
     }
 
-    fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time::from_ms(self.model.now_ms)
     }
 
-    fn apply(&mut self, operation: Operation) {
+    pub(crate) fn apply(&mut self, operation: Operation) {
         match operation {
             Operation::Reserve {
                 put,
@@ -109,80 +109,6 @@ impl Run {
             Operation::Drain { which } => self.drain(which),
             Operation::DropSome { which } => self.drop_some(which),
             Operation::Unmount { which } => self.unmount(which),
-        }
-    }
-
-    /// At most four at a time: a segment that is one of many matters to nobody.
-    fn mount(&mut self, like: usize) {
-        let gone = self.model.in_phase(Phase::Gone).len();
-        if self.model.segments.len() - gone >= 4 {
-            return;
-        }
-        let (len_bytes, slots) = SEGMENTS[like % SEGMENTS.len()];
-        let (id, table) = (self.holder.new_segment_id().unwrap(), CheckedTable::default());
-        assert_eq!(id.0 as usize, self.model.segments.len() + 1, "an id is given twice");
-        self.holder
-            .mount(id, &SegmentSpec { len_bytes, slots }, table.clone())
-            .unwrap();
-        self.tables.push(table);
-        self.model.segments.push(Segment {
-            capacity_bytes: len_bytes,
-            slots,
-            phase: Phase::Active,
-        });
-    }
-
-    fn drain(&mut self, which: usize) {
-        let at = which % self.model.segments.len();
-        let answer = self.holder.drain(segment_id(at));
-        match &mut self.model.segments[at].phase {
-            Phase::Gone => assert_eq!(
-                answer,
-                Err(UnmountError::Unknown {
-                    segment: segment_id(at)
-                })
-            ),
-            phase => {
-                assert_eq!(answer, Ok(()));
-                *phase = Phase::Draining;
-            }
-        }
-    }
-
-    fn drop_some(&mut self, which: usize) {
-        let draining = self.model.in_phase(Phase::Draining);
-        let Some(&at) = draining.get(which % draining.len().max(1)) else {
-            return;
-        };
-        let mut from_bytes = Some(0);
-        while let Some(from) = from_bytes {
-            from_bytes = self.holder.drop_some(self.now(), segment_id(at), from);
-        }
-        let mut told: Vec<_> = self
-            .holder
-            .take_evicted()
-            .iter()
-            .map(|evicted| evicted.generation)
-            .collect();
-        let mut dropped: Vec<_> = self.model.drop_all(at).iter().map(|region| region.generation).collect();
-        told.sort_unstable();
-        dropped.sort_unstable();
-        assert_eq!(told, dropped, "homes are told of exactly what has gone");
-    }
-
-    fn unmount(&mut self, which: usize) {
-        let at = which % self.model.segments.len();
-        let segment = segment_id(at);
-        let is_empty = self.model.slots_used(at) == 0;
-        let phase = &mut self.model.segments[at].phase;
-        match self.holder.unmount(segment) {
-            Ok(table) => {
-                assert!(*phase == Phase::Draining && is_empty);
-                assert!(table.described().is_empty());
-                *phase = Phase::Gone;
-            }
-            Err(UnmountError::Unknown { .. }) => assert_eq!(*phase, Phase::Gone),
-            Err(UnmountError::InUse { .. }) => assert!(*phase == Phase::Active || !is_empty),
         }
     }
 
@@ -572,7 +498,7 @@ impl Run {
     }
 
     /// Whatever was done, both must say the same of everything.
-    fn compare(&mut self) {
+    pub(crate) fn compare(&mut self) {
         self.holder.check_invariants();
         assert_eq!(self.holder.account(), self.model.account());
         let mut ended: Vec<_> = self
@@ -624,7 +550,7 @@ impl Run {
     }
 
     /// Ends all that is under way: then nothing is reserved or held.
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         while !self.writes.is_empty() {
             self.end_write(0, false, false);
         }
@@ -640,22 +566,8 @@ impl Run {
         let account = self.holder.account();
         assert_eq!((account.reserved_bytes, account.held_bytes), (0, 0));
         assert_eq!(account.capacity_bytes, account.free_bytes + account.sealed_bytes);
-        for at in 0..self.model.segments.len() {
-            self.drain(at);
-            self.drop_some(0);
-            self.unmount(at);
-            self.compare();
-        }
-        assert_eq!(
-            self.holder.account().capacity_bytes,
-            0,
-            "every segment can be unmounted then"
-        );
+        self.unmount_all();
     }
-}
-
-fn segment_id(at: usize) -> SegmentId {
-    SegmentId(u32::try_from(at + 1).unwrap())
 }
 
 fn version(epoch: u64, put_id: u8) -> Version {
@@ -674,19 +586,6 @@ proptest! {
     #[test]
     fn the_holder_and_its_model_agree(operations in proptest::collection::vec(operation(), 1..160)) {
         let mut run = Run::new();
-        for operation in operations {
-            run.apply(operation);
-            run.compare();
-        }
-        run.finish();
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
-    #[test]
-    fn a_holder_that_gives_each_segment_an_allocator_of_its_own_agrees_too(operations in proptest::collection::vec(operation(), 1..160)) {
-        let mut run = Run::that_places(Policy { fallback: Fallback::FitAware, ..Policy::default() });
         for operation in operations {
             run.apply(operation);
             run.compare();

@@ -115,7 +115,8 @@ impl Check<'_> {
     }
 }
 
-fn default_slots(len_bytes: u64) -> u32 {
+/// Descriptors of a segment for which no other number was asked.
+pub(crate) fn default_slots(len_bytes: u64) -> u32 {
     let slots = (len_bytes / SLOT_BYTES).clamp(1, SLOTS_MAX.into());
     u32::try_from(slots).unwrap_or(SLOTS_MAX)
 }

@@ -11,10 +11,9 @@ use tenon_protocol::checksum::{Checksums, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, NodeId, PutId, Version};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::message::{
-    Alarm, Committed, ListRequest, NodeRef, NodesReply, PutOutcome, Reply, Request, SegmentsReply,
-};
+use tenon_protocol::message::{Alarm, Committed, ListRequest, NodeRef, NodesReply, PutOutcome, Reply, Request};
 use tenon_protocol::name::{Namespace, ObjectName};
+use tenon_protocol::segments::SegmentsReply;
 use tenon_store_core::placement::PlacementCounters;
 use tenon_transport::link::BoxFuture;
 use tenon_transport::{RemoteKey, Slice};

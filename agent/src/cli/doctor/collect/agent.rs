@@ -5,7 +5,8 @@ use std::path::Path;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use tenon_client::Client;
-use tenon_protocol::message::{NodesReply, SegmentsReply};
+use tenon_protocol::message::NodesReply;
+use tenon_protocol::segments::SegmentsReply;
 use tenon_transport::link::Endpoint;
 use tokio::time::Instant;
 

@@ -1,0 +1,117 @@
+//! Segments that come and go between the other operations.
+
+use crate::model::{Phase, Segment};
+use crate::operation::operation;
+use crate::operations::{Run, SEGMENTS};
+use crate::table::CheckedTable;
+use proptest::prelude::*;
+use tenon_protocol::ids::SegmentId;
+use tenon_store_core::objects::{SegmentSpec, UnmountError};
+use tenon_store_core::placement::{Fallback, Policy};
+
+impl Run {
+    /// At most four at a time: a segment that is one of many matters to nobody.
+    pub(crate) fn mount(&mut self, like: usize) {
+        let gone = self.model.in_phase(Phase::Gone).len();
+        if self.model.segments.len() - gone >= 4 {
+            return;
+        }
+        let (len_bytes, slots) = SEGMENTS[like % SEGMENTS.len()];
+        let (id, table) = (self.holder.new_segment_id().unwrap(), CheckedTable::default());
+        assert_eq!(id.0 as usize, self.model.segments.len() + 1, "an id is given twice");
+        self.holder
+            .mount(id, &SegmentSpec { len_bytes, slots }, table.clone())
+            .unwrap();
+        self.tables.push(table);
+        self.model.segments.push(Segment {
+            capacity_bytes: len_bytes,
+            slots,
+            phase: Phase::Active,
+        });
+    }
+
+    pub(crate) fn drain(&mut self, which: usize) {
+        let at = which % self.model.segments.len();
+        let answer = self.holder.drain(segment_id(at));
+        match &mut self.model.segments[at].phase {
+            Phase::Gone => assert_eq!(
+                answer,
+                Err(UnmountError::Unknown {
+                    segment: segment_id(at)
+                })
+            ),
+            phase => {
+                assert_eq!(answer, Ok(()));
+                *phase = Phase::Draining;
+            }
+        }
+    }
+
+    pub(crate) fn drop_some(&mut self, which: usize) {
+        let draining = self.model.in_phase(Phase::Draining);
+        let Some(&at) = draining.get(which % draining.len().max(1)) else {
+            return;
+        };
+        let (mut from_bytes, mut objects) = (Some(0), 0);
+        while let Some(from) = from_bytes {
+            let step = self.holder.drop_some(self.now(), segment_id(at), from);
+            from_bytes = step.next_bytes;
+            objects += step.objects;
+        }
+        let mut told: Vec<_> = self
+            .holder
+            .take_evicted()
+            .iter()
+            .map(|evicted| evicted.generation)
+            .collect();
+        let mut dropped: Vec<_> = self.model.drop_all(at).iter().map(|region| region.generation).collect();
+        told.sort_unstable();
+        dropped.sort_unstable();
+        assert_eq!(objects, dropped.len() as u64);
+        assert_eq!(told, dropped, "homes are told of exactly what has gone");
+    }
+
+    pub(crate) fn unmount(&mut self, which: usize) {
+        let at = which % self.model.segments.len();
+        let segment = segment_id(at);
+        let is_empty = self.model.slots_used(at) == 0;
+        let phase = &mut self.model.segments[at].phase;
+        match self.holder.unmount(segment) {
+            Ok(table) => {
+                assert!(*phase == Phase::Draining && is_empty);
+                assert!(table.described().is_empty());
+                *phase = Phase::Gone;
+            }
+            Err(UnmountError::Unknown { .. }) => assert_eq!(*phase, Phase::Gone),
+            Err(UnmountError::InUse { .. }) => assert!(*phase == Phase::Active || !is_empty),
+        }
+    }
+
+    /// Whatever was done before: once nothing is under way every segment can be given back.
+    pub(crate) fn unmount_all(&mut self) {
+        for at in 0..self.model.segments.len() {
+            self.drain(at);
+            self.drop_some(0);
+            self.unmount(at);
+            self.compare();
+        }
+        assert_eq!(self.holder.account().capacity_bytes, 0);
+    }
+}
+
+fn segment_id(at: usize) -> SegmentId {
+    SegmentId(u32::try_from(at + 1).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #[test]
+    fn a_holder_that_gives_each_segment_an_allocator_of_its_own_agrees_too(operations in proptest::collection::vec(operation(), 1..160)) {
+        let mut run = Run::that_places(Policy { fallback: Fallback::FitAware, ..Policy::default() });
+        for operation in operations {
+            run.apply(operation);
+            run.compare();
+        }
+        run.finish();
+    }
+}
