@@ -4,6 +4,8 @@
 //! access asks `core`; so nothing is
 //! revoked while either lock is held.
 
+mod moves;
+
 use crate::clock;
 use crate::guards::{ReadGuard, WriteGuard};
 use crate::metrics::{AllocationFailure, Metrics, Place};

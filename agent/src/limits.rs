@@ -27,6 +27,18 @@ pub const MOUNTS_AT_ONCE_MAX: usize = 16;
 pub const GONE_SEGMENTS_KEPT_MAX: usize = 16;
 /// Longest time that those who use a segment may be given before it is unmounted.
 pub const GRACEFUL_MS_MAX: u64 = 24 * 3_600_000;
+/// Objects that are moved to other nodes at once.
+pub const MOVES_AT_ONCE_MAX: usize = 16;
+/// Objects of a draining segment that are listed to be moved at once.
+pub const MOVES_LISTED_MAX: usize = 256;
+/// Pieces of one object that is moved that are written at once.
+pub const MOVE_PIECES_AT_ONCE_MAX: usize = 4;
+/// Nodes that are asked to take one object in one try.
+pub const MOVE_NODES_MAX: usize = 8;
+/// First pause before objects that were not moved are tried again.
+pub const MOVE_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest such pause.
+pub const MOVE_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a member may take to hear that the room of this node has changed.
 pub const ROOM_NEWS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long memory that was given up may be in use before that is logged.

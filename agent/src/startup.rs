@@ -25,6 +25,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{CONTROL_WORKERS_MAX, DATA_WORKERS_MAX, DESCRIPTORS_WANTED, RUNTIME_STOP_MS_MAX, WORKERS_MIN};
 use crate::lives::Lives;
 use crate::metrics::Metrics;
+use crate::node::Node;
 
 /// The file in the state directory that tells where the running node listens.
 const ADDRESSES: &str = "addresses.json";
@@ -242,7 +243,10 @@ impl Front {
 /// Takes nothing new, gives what is under way `drain` to finish, and closes everything.
 async fn stop(mut front: Front, running: Running, drain: Duration) {
     let deadline = Instant::now() + drain;
-    running.node.drain();
+    // Moved objects are read here until they are gone: links and HTTP go on, and have what is left of the time.
+    let leaving = tokio::spawn(tell_of_draining(Arc::clone(&running.node)));
+    running.node.leave_cluster(deadline - drain / 4).await;
+    leaving.abort();
     front.stop.send_replace(true);
     // Requests over HTTP need the node's links, which are closed after them.
     if tokio::time::timeout_at(deadline, &mut front.serving).await.is_err() {
@@ -320,6 +324,14 @@ impl Signals {
 fn tell_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "systemd was not told");
+    }
+}
+
+/// Tells systemd how far a node that leaves is.
+async fn tell_of_draining(node: Arc<Node>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tell_systemd(&[NotifyState::Status(&node.draining_text())]);
     }
 }
 

@@ -40,7 +40,7 @@ const AFTER_HELP: &str = "\
 A flag overrides its setting in the file, named in brackets. Port 0 takes any free port: the log and
 addresses.json in the state directory tell which.
 
-Signals: SIGTERM and SIGINT stop the node within timeouts.drain_ms; a second one stops it at once.
+Signals: SIGTERM and SIGINT have the node move what it alone holds to others and stop within timeouts.drain_ms; a second one stops it at once.
 
 Exit codes:
   0   stopped as asked, or nothing wrong with the configuration

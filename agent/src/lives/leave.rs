@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::SegmentId;
 use tenon_protocol::segments::{DrainProgress, SegmentInfo};
-use tenon_store_core::objects::UnmountError;
+use tenon_store_core::objects::{SegmentUsers, UnmountError};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 impl Node {
@@ -71,14 +71,15 @@ impl Node {
         Ok(leaving)
     }
 
-    /// Waits until a draining segment is to be unmounted and nobody uses it, or its time is over, and unmounts it.
-    async fn leave(self: &Arc<Self>, segment: SegmentId, leaving: &Leaving) {
+    /// Moves what a draining segment holds to other nodes, until it is to be unmounted and nobody uses it and nothing moves any more, or its time is over; and unmounts it.
+    async fn leave(self: &Arc<Self>, segment: SegmentId, leaving: &Arc<Leaving>) {
+        let moving = tokio::spawn(Arc::clone(self).move_away(segment, Arc::clone(leaving)));
         let mut until = leaving.until.subscribe();
         loop {
             let by = *until.borrow_and_update();
             let users = self.holder().users(segment).unwrap_or_default();
             match by {
-                Some(_) if users.puts == 0 && users.transfers == 0 => break,
+                Some(_) if is_done(&users, leaving) => break,
                 Some(by) if by <= Instant::now() => {
                     let (puts, transfers) = (users.puts, users.transfers);
                     tracing::info!(%segment, puts, transfers, "a segment is unmounted though it is used");
@@ -89,6 +90,9 @@ impl Node {
                 None => _ = until.changed().await,
             }
         }
+        // What is being moved stays, until it is dropped.
+        moving.abort();
+        let _ = moving.await;
         if let Some(mounted) = self.holder().segments().get(segment) {
             self.empty(&mounted, leaving).await;
             self.give_back(mounted, leaving).await;
@@ -144,6 +148,45 @@ impl Node {
         leaving.gone.send_replace(true);
     }
 
+    /// Takes nothing from now on, moves what this node holds to others as far as they have room, and lets puts and transfers end; comes back when all that is done or does
+    /// not go on, or by the deadline. Says what is lost with the node.
+    pub async fn leave_cluster(self: &Arc<Self>, deadline: Instant) {
+        self.drain();
+        let mounted = self.holder().segments().all();
+        let leaving: Vec<(SegmentId, Arc<Leaving>)> = mounted
+            .iter()
+            .filter_map(|segment| Some((segment.id(), self.begin_leaving(segment.id()).ok()?)))
+            .collect();
+        let is_done = |(segment, leaving): &(SegmentId, Arc<Leaving>)| {
+            let users = self.holder().users(*segment);
+            users.is_none_or(|users| is_done(&users, leaving))
+        };
+        while !leaving.iter().all(is_done) && Instant::now() < deadline {
+            sleep(TICK_EVERY).await;
+        }
+        let progress = leaving.iter().filter_map(|(segment, _)| self.drain_progress(*segment));
+        let sum = progress.fold(DrainProgress::default(), |mut sum, one| {
+            sum.moved_objects += one.moved_objects;
+            sum.left_objects += one.left_objects;
+            sum.left_bytes += one.left_bytes;
+            sum.no_room_objects += one.no_room_objects;
+            sum
+        });
+        let (moved, left, left_bytes) = (sum.moved_objects, sum.left_objects, sum.left_bytes);
+        let no_room = sum.no_room_objects;
+        tracing::info!(moved, left, left_bytes, no_room, "leaving: what is left is lost");
+    }
+
+    /// How far a node that leaves is, in words.
+    pub fn draining_text(&self) -> String {
+        let mounted = self.holder().segments().all();
+        let progress = mounted.iter().filter_map(|segment| self.drain_progress(segment.id()));
+        let (moved, left) = progress.fold((0, 0), |(moved, left), one| {
+            (moved + one.moved_objects, left + one.left_objects)
+        });
+        format!("leaving: {moved} objects moved to other nodes, {left} left")
+    }
+
     /// How far the draining of a segment is.
     pub(crate) fn drain_progress(&self, segment: SegmentId) -> Option<DrainProgress> {
         let leaving = self.lives().leaving(segment)?;
@@ -165,6 +208,13 @@ impl Node {
             ..done
         })
     }
+}
+
+/// Nobody uses the segment, and nothing moves any more.
+fn is_done(users: &SegmentUsers, leaving: &Leaving) -> bool {
+    let pins = users.pins;
+    let left = pins.evictable.objects + pins.soft.objects + pins.hard.objects;
+    users.puts == 0 && users.transfers == 0 && (left == 0 || *leaving.is_stuck.borrow())
 }
 
 /// Waits until nobody else has a segment, then until nobody has its memory. Takes as long as unmapping does.

@@ -71,6 +71,8 @@ pub(crate) struct Leaving {
     pub(crate) done: Mutex<DrainProgress>,
     /// By when it is to be unmounted, whoever uses it; `None` while it is only drained.
     pub(crate) until: watch::Sender<Option<Instant>>,
+    /// The last try moved nothing to other nodes: nothing is left, or nothing moves now.
+    pub(crate) is_stuck: watch::Sender<bool>,
     /// It is gone.
     pub(crate) gone: watch::Sender<bool>,
 }
@@ -81,8 +83,22 @@ impl Leaving {
             source,
             done: Mutex::default(),
             until: watch::Sender::new(None),
+            is_stuck: watch::Sender::new(false),
             gone: watch::Sender::new(false),
         })
+    }
+
+    /// An object is held elsewhere and not here any more.
+    pub(crate) fn moved(&self, len_bytes: u64) {
+        let mut done = self.done.lock();
+        done.moved_objects += 1;
+        done.moved_bytes += len_bytes;
+    }
+
+    /// For so many objects there was no room elsewhere when they were last tried.
+    pub(crate) fn without_room(&self, objects: u64, bytes: u64) {
+        let mut done = self.done.lock();
+        (done.no_room_objects, done.no_room_bytes) = (objects, bytes);
     }
 
     fn dropped(&self, dropped: Dropped) {

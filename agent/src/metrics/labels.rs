@@ -130,6 +130,8 @@ labels! {
         Request = "request",
         /// Its segment was unmounted.
         Unmounted = "unmounted",
+        /// It is held elsewhere since: its segment is drained.
+        Moved = "moved",
     }
 }
 
@@ -140,6 +142,7 @@ impl EvictedBecause {
             EvictReason::Watermark => Self::Watermark,
             EvictReason::Request => Self::Request,
             EvictReason::Unmounted => Self::Unmounted,
+            EvictReason::Moved => Self::Moved,
         }
     }
 }

@@ -13,6 +13,7 @@ mod keep;
 mod list;
 mod lookup;
 mod member;
+mod moves;
 mod overview;
 mod place;
 mod put;

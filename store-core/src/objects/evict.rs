@@ -41,6 +41,8 @@ pub enum EvictReason {
     Request,
     /// Its segment was unmounted.
     Unmounted,
+    /// It is held elsewhere since.
+    Moved,
 }
 
 /// An object that has gone: its homes are to be told.

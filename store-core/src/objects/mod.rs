@@ -75,7 +75,7 @@ pub use self::map::MapPage;
 pub use self::read::{ObjectInfo, Page, ReadHold};
 pub use self::region::RegionId;
 pub use self::reserve::{DryRun, EndReason, Ended, ReserveSpec, Reserved, WouldPlace};
-pub use self::segments::{Dropped, SegmentUsers};
+pub use self::segments::{Dropped, Movable, SegmentUsers};
 pub use self::write::WriteHold;
 
 /// Who reserved, and so whose end ends the reservation: a session is known to its coordinator only.

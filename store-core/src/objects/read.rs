@@ -166,7 +166,7 @@ impl<T: SegmentTable> Holder<T> {
         }
     }
 
-    fn object_of(&self, key_hash: KeyHash, version: Version) -> Option<RegionId> {
+    pub(super) fn object_of(&self, key_hash: KeyHash, version: Version) -> Option<RegionId> {
         let region = *self.by_hash.get(&key_hash)?;
         let object = self.record(region)?.object()?;
         (object.version == version).then_some(region)

@@ -9,13 +9,16 @@
 //! | draining, and empty | [`Holder::unmount`] | gone |
 
 use super::evict::{EvictReason, PinAccount};
-use super::region::{Record, RegionId, State};
+use super::region::{Object, Record, RegionId, Standing, State};
 use super::reserve::EndReason;
 use super::segment::Segment;
 use super::{Holder, MountError, SegmentSpec, SegmentTable, UnmountError};
 use crate::limits::{DROPPED_AT_ONCE_MAX, SEGMENTS_MAX};
 use crate::time::Time;
-use tenon_protocol::ids::SegmentId;
+use std::sync::Arc;
+use tenon_protocol::ids::{KeyHash, SegmentId, Version};
+use tenon_protocol::message::Pin;
+use tenon_protocol::name::ObjectName;
 
 /// See the module.
 #[derive(Debug)]
@@ -95,6 +98,27 @@ pub struct Dropped {
     pub bytes: u64,
     /// Where the next step begins; `None` if this one reached the segment's end.
     pub next_bytes: Option<u64>,
+}
+
+/// An object that may be moved to another node.
+#[derive(Debug, Clone)]
+pub struct Movable {
+    /// Its name.
+    pub name: Arc<ObjectName>,
+    /// The hash of that.
+    pub key_hash: KeyHash,
+    /// Which object of the key.
+    pub version: Version,
+    /// Where it lies.
+    pub region: RegionId,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// CRC-64/NVME of all its bytes.
+    pub checksum: u64,
+    /// What was stored with it.
+    pub fingerprint: Box<[u8]>,
+    /// What keeps it from being evicted.
+    pub pin: Pin,
 }
 
 /// What keeps a segment from being given back.
@@ -191,6 +215,54 @@ impl<T: SegmentTable> Holder<T> {
             }
         }
         dropped
+    }
+
+    /// Objects of a segment that homes know of, at most `limit` regions from `from_bytes` on, and where to go on; `None` if it is not mounted.
+    pub fn movable(
+        &self,
+        now: Time,
+        id: SegmentId,
+        from_bytes: u64,
+        limit: usize,
+    ) -> Option<(Vec<Movable>, Option<u64>)> {
+        let mut regions = self.segments.get(id)?.regions_from(from_bytes);
+        let some = regions.by_ref().take(limit);
+        let movable = some.filter_map(|(region, record)| {
+            let object = record.object().filter(|object| object.is_told())?;
+            let pin = match object.standing {
+                Standing::Queued(_) => Pin::None,
+                Standing::Soft { until } => Pin::Soft {
+                    for_ms: until.since_ms(now).max(1),
+                },
+                Standing::Hard => Pin::Hard,
+            };
+            Some(Movable {
+                name: Arc::clone(&object.name),
+                key_hash: object.key_hash,
+                version: object.version,
+                region,
+                len_bytes: record.len_bytes(),
+                checksum: object.checksum,
+                fingerprint: object.fingerprint.clone(),
+                pin,
+            })
+        });
+        let movable = movable.collect();
+        Some((movable, regions.next().map(|(region, _)| region.offset_bytes)))
+    }
+
+    /// Exactly this object is held elsewhere: it goes here, and the homes are to be told. False if it is not here any more.
+    pub fn moved(&mut self, now: Time, key_hash: KeyHash, version: Version) -> bool {
+        self.pass(now);
+        let region = self.object_of(key_hash, version);
+        let movable = region.filter(|region| {
+            let object = self.record(*region).and_then(Record::object);
+            object.is_some_and(Object::is_told)
+        });
+        if let Some(region) = movable {
+            self.evict(region, EvictReason::Moved);
+        }
+        movable.is_some()
     }
 
     /// Forgets a draining segment of which nothing is in use. Answers its table.

@@ -1,8 +1,8 @@
 //! Segments that come and go between the other operations.
 
-use crate::model::{Phase, Segment};
+use crate::model::{Phase, Report, Segment};
 use crate::operation::operation;
-use crate::operations::{Run, SEGMENTS};
+use crate::operations::{Run, SEGMENTS, hash, version};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
 use tenon_protocol::ids::SegmentId;
@@ -84,6 +84,31 @@ impl Run {
             }
             Err(UnmountError::Unknown { .. }) => assert_eq!(*phase, Phase::Gone),
             Err(UnmountError::InUse { .. }) => assert!(*phase == Phase::Active || !is_empty),
+        }
+    }
+
+    /// An object that homes know of is held elsewhere.
+    pub(crate) fn move_away(&mut self, key: u8, put_id: u8) {
+        let sealed = self.sealed_as(key, put_id);
+        let is_told =
+            sealed.is_some_and(|_| matches!(self.model.sealed(key), Some((.., report)) if report != Report::UnderWay));
+        let mut movable = Vec::new();
+        for at in 0..self.model.segments.len() {
+            let listed = self.holder.movable(self.now(), segment_id(at), 0, usize::MAX);
+            movable.extend(listed.map(|(listed, _)| listed).unwrap_or_default());
+        }
+        let asked = sealed.map_or(version(1, put_id), |(_, version)| version);
+        let is_listed = movable
+            .iter()
+            .any(|one| one.key_hash == hash(key) && one.version == asked);
+        assert_eq!(
+            (is_listed, self.holder.moved(self.now(), hash(key), asked)),
+            (is_told, is_told)
+        );
+        let told = self.holder.take_evicted();
+        assert_eq!(told.len(), usize::from(is_told));
+        if let Some((id, _)) = sealed.filter(|_| is_told) {
+            self.model.give_up(id, None);
         }
     }
 

@@ -81,6 +81,10 @@ pub(crate) enum Operation {
     Unmount {
         which: usize,
     },
+    MoveAway {
+        key: u8,
+        put_id: u8,
+    },
 }
 
 /// How a commit goes on, whatever its step.
@@ -130,5 +134,6 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         1 => any::<usize>().prop_map(|which| Operation::Drain { which }),
         1 => any::<usize>().prop_map(|which| Operation::DropSome { which }),
         2 => any::<usize>().prop_map(|which| Operation::Unmount { which }),
+        1 => (0u8..2, 0u8..2).prop_map(|(key, put_id)| Operation::MoveAway { key, put_id }),
     ]
 }

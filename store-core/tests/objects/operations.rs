@@ -109,6 +109,7 @@ impl Run {
             Operation::Drain { which } => self.drain(which),
             Operation::DropSome { which } => self.drop_some(which),
             Operation::Unmount { which } => self.unmount(which),
+            Operation::MoveAway { key, put_id } => self.move_away(key, put_id),
         }
     }
 
@@ -416,7 +417,7 @@ impl Run {
         self.model.free_unused();
     }
 
-    fn sealed_as(&self, key: u8, put_id: u8) -> Option<(RegionId, Version)> {
+    pub(crate) fn sealed_as(&self, key: u8, put_id: u8) -> Option<(RegionId, Version)> {
         let (region, stored, _) = self.model.sealed(key)?;
         (stored.version.put_id == put(put_id)).then_some((region.id, stored.version))
     }
@@ -570,14 +571,14 @@ impl Run {
     }
 }
 
-fn version(epoch: u64, put_id: u8) -> Version {
+pub(crate) fn version(epoch: u64, put_id: u8) -> Version {
     Version {
         epoch: Epoch(epoch),
         put_id: put(put_id),
     }
 }
 
-fn hash(key: u8) -> tenon_protocol::ids::KeyHash {
+pub(crate) fn hash(key: u8) -> tenon_protocol::ids::KeyHash {
     name(&format!("k/{key}")).hash(CLUSTER)
 }
 

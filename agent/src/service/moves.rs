@@ -1,0 +1,288 @@
+//! Moving what a draining segment holds to other nodes: each gets a copy by the way of any put, and then the object here goes.
+
+use super::batch::NamedKey;
+use super::put::unexpected;
+use crate::limits::{
+    MOVE_NODES_MAX, MOVE_PAUSE_MAX, MOVE_PAUSE_MIN, MOVE_PIECES_AT_ONCE_MAX, MOVES_AT_ONCE_MAX, MOVES_LISTED_MAX,
+};
+use crate::lives::Leaving;
+use crate::node::Node;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tenon_client::default_deadline;
+use tenon_protocol::checksum::{Checksums, piece_count, piece_len_bytes};
+use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::ids::{NodeId, SegmentId};
+use tenon_protocol::limits::PIECE_BYTES;
+use tenon_protocol::member::{CopiesRequest, CopyItem};
+use tenon_protocol::message::{
+    AbortItem, AbortRequest, KeyResult, NodeRef, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
+    ReservedRegion,
+};
+use tenon_protocol::placement::FitVerdict;
+use tenon_store_core::objects::Movable;
+use tenon_transport::{RemoteKey, Slice};
+use tokio::time::{Instant, sleep};
+
+/// Whether a node refuses an object for reasons that another one may not have.
+fn has_no_room(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NoSpace | ErrorCode::ObjectTooLarge | ErrorCode::Draining
+    )
+}
+
+/// What has become of one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Another node holds it now.
+    Moved,
+    /// Another node held it anyway.
+    Elsewhere,
+    /// It was removed or evicted meanwhile.
+    Gone,
+    /// No other node has room.
+    NoRoom,
+    /// Something else came between. It is tried again.
+    Failed,
+}
+
+impl Node {
+    /// Moves what a draining segment holds, again and again, until it is not mounted any more. Whoever drops this leaves each object where it is, or at both
+    /// places.
+    pub(crate) async fn move_away(self: Arc<Self>, segment: SegmentId, leaving: Arc<Leaving>) {
+        let mut pause = MOVE_PAUSE_MIN;
+        // Nodes that begin to drain at the same time hear of each other: none lets go of what the other one is about to let go of.
+        sleep(pause).await;
+        while let Some((seen, away)) = self.move_pass(segment, &leaving).await {
+            // Nobody else may hold anything, or nothing is left, or nothing moves now.
+            leaving.is_stuck.send_replace(away == 0);
+            pause = match (seen, away) {
+                (0, _) => MOVE_PAUSE_MAX,
+                (_, 0) => (2 * pause).min(MOVE_PAUSE_MAX),
+                _ => MOVE_PAUSE_MIN,
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Tries each object once. How many there were, and how many of them are here no more; `None` if the segment is not mounted.
+    async fn move_pass(self: &Arc<Self>, segment: SegmentId, leaving: &Leaving) -> Option<(u64, u64)> {
+        let (mut seen, mut away, mut no_room, mut no_room_bytes) = (0, 0, 0, 0);
+        let mut from_bytes = Some(0);
+        while let Some(from) = from_bytes {
+            let (listed, next) = self.holder().movable(segment, from, MOVES_LISTED_MAX)?;
+            from_bytes = next;
+            let moves = stream::iter(listed).map(async |object| (object.len_bytes, self.move_object(object).await));
+            let mut moves = moves.buffer_unordered(MOVES_AT_ONCE_MAX);
+            while let Some((len_bytes, fate)) = moves.next().await {
+                seen += 1;
+                match fate {
+                    Fate::Moved | Fate::Elsewhere => {
+                        leaving.moved(len_bytes);
+                        away += 1;
+                    }
+                    Fate::Gone => away += 1,
+                    Fate::NoRoom => {
+                        no_room += 1;
+                        no_room_bytes += len_bytes;
+                    }
+                    Fate::Failed => {}
+                }
+            }
+            self.report_evictions();
+        }
+        leaving.without_room(no_room, no_room_bytes);
+        Some((seen, away))
+    }
+
+    async fn move_object(self: &Arc<Self>, object: Movable) -> Fate {
+        let deadline = default_deadline(object.len_bytes);
+        let name = &object.name;
+        let key = NamedKey {
+            index: 0,
+            name: (**name).clone(),
+            hash: object.key_hash,
+            homes: self.index_nodes(name.namespace()).homes(object.key_hash),
+        };
+        let found = self.find(vec![key], false, deadline).await.pop();
+        let is_elsewhere = match found {
+            Some((_, Ok(Some(entry)))) if entry.version == object.version => {
+                let mut replicas = entry.replicas.iter();
+                replicas.any(|replica| replica.holder != self.id() && self.stays(replica.holder))
+            }
+            Some((_, Ok(_))) => false,
+            Some((_, Err(_))) | None => return Fate::Failed,
+        };
+        let fate = match is_elsewhere {
+            true => Fate::Elsewhere,
+            false => self.copy_elsewhere(&object, deadline).await,
+        };
+        match fate {
+            Fate::Moved | Fate::Elsewhere if !self.holder().moved(object.key_hash, object.version) => Fate::Gone,
+            fate => fate,
+        }
+    }
+
+    /// Whether another node answers and keeps what it has, as far as is known: one all of whose segments drain has no capacity.
+    fn stays(&self, node: NodeId) -> bool {
+        let known = self.rooms().describe(0);
+        let known = known.iter().find(|known| known.node == node);
+        self.is_reachable(node) && known.is_some_and(|known| known.hint.is_some_and(|hint| hint.capacity_bytes > 0))
+    }
+
+    async fn copy_elsewhere(self: &Arc<Self>, object: &Movable, deadline: Instant) -> Fate {
+        let mut fate = Fate::NoRoom;
+        for target in self.targets(object.len_bytes) {
+            match self.copy_object_to(target, object, deadline).await {
+                Ok(true) => return Fate::Moved,
+                Ok(false) => return Fate::Gone,
+                Err(error) if has_no_room(error.code) => {}
+                Err(error) => {
+                    let key = object.name.key();
+                    tracing::info!(key, node = %target, %error, "an object was not moved; it is tried again");
+                    fate = Fate::Failed;
+                }
+            }
+        }
+        fate
+    }
+
+    /// The object's bytes, and their checksums, unless they are not what was put.
+    async fn read_pieces(&self, object: &Movable) -> KeyResult<(Vec<Slice>, Checksums)> {
+        let internal = |reason: String| ServiceError::new(ErrorCode::Internal, reason);
+        let memory = self.holder().memory_of(object);
+        let memory = memory.ok_or_else(|| internal("its segment is gone".to_owned()))?;
+        let piece = |piece| {
+            let start = piece * PIECE_BYTES;
+            memory.subslice(start..start + piece_len_bytes(object.len_bytes, piece))
+        };
+        let pieces: Result<Vec<Slice>, _> = (0..piece_count(object.len_bytes)).map(piece).collect();
+        let pieces = pieces.map_err(|error| internal(error.to_string()))?;
+        let read = pieces.clone();
+        let sums = tokio::task::spawn_blocking(move || read.iter().map(Slice::crc64).collect::<Vec<u64>>());
+        let sums = sums.await.map_err(|error| internal(error.to_string()))?;
+        let checksums = Checksums::from_pieces(object.len_bytes, sums);
+        if checksums.whole != object.checksum {
+            let message = "its bytes are not those that were put";
+            return Err(ServiceError::new(ErrorCode::ChecksumMismatch, message));
+        }
+        Ok((pieces, checksums))
+    }
+
+    /// The nodes that may hold it, those first whose hints say so, drawn by their capacity.
+    fn targets(&self, len_bytes: u64) -> Vec<NodeId> {
+        let known = self.rooms().describe(len_bytes);
+        let others = self
+            .rooms()
+            .drawn_by_capacity()
+            .into_iter()
+            .filter(|node| *node != self.id());
+        let has_no_room = |node: &NodeId| {
+            let known = known.iter().find(|known| known.node == *node);
+            known.is_some_and(|known| known.fit == FitVerdict::NoFit)
+        };
+        let (full, mut targets): (Vec<NodeId>, Vec<NodeId>) = others.partition(has_no_room);
+        targets.extend(full);
+        targets.truncate(MOVE_NODES_MAX);
+        targets
+    }
+
+    /// Has another node hold a copy, if it has room. False if the object is not here any more.
+    async fn copy_object_to(self: &Arc<Self>, target: NodeId, object: &Movable, deadline: Instant) -> KeyResult<bool> {
+        let region = self.reserve_at(target, object, deadline).await?;
+        // While it is read it does not change; it may be dropped meanwhile.
+        let held = self.holder().hold(object);
+        let copied = match &held {
+            Some(_) => self.fill(target, object, &region, deadline).await.map(|()| true),
+            None => Ok(false),
+        };
+        if !matches!(copied, Ok(true)) {
+            let (key, holders) = (object.name.key().to_owned(), vec![target]);
+            let request = AbortRequest {
+                namespace: object.name.namespace().to_string(),
+                put_id: object.version.put_id,
+                items: vec![AbortItem { key, holders }],
+            };
+            self.release_at(target, self.own_session(), request);
+        }
+        copied
+    }
+
+    /// Writes an object to a region at another node, and has it committed as a copy.
+    async fn fill(
+        self: &Arc<Self>,
+        target: NodeId,
+        object: &Movable,
+        region: &ReservedRegion,
+        deadline: Instant,
+    ) -> KeyResult<()> {
+        let node = self.node_refs(BTreeSet::from([target])).pop();
+        let node = node.ok_or_else(|| ServiceError::unavailable(target, "it is not known where it is"))?;
+        let (pieces, checksums) = self.read_pieces(object).await?;
+        self.write_pieces_to(&node, region, &pieces, deadline).await?;
+        let item = CopyItem {
+            key: object.name.key().to_owned(),
+            version: object.version,
+            checksums,
+            fingerprint: object.fingerprint.to_vec(),
+        };
+        let request = CopiesRequest {
+            namespace: object.name.namespace().to_string(),
+            items: vec![item],
+        };
+        let mut answers = self.copy_to(target, request, deadline).await?;
+        answers.pop().unwrap_or_else(|| Err(crate::peers::other_answer()))
+    }
+
+    /// Sets a region aside at another node, which evicts nothing for it.
+    async fn reserve_at(
+        self: &Arc<Self>,
+        target: NodeId,
+        object: &Movable,
+        deadline: Instant,
+    ) -> KeyResult<ReservedRegion> {
+        let request = ReserveRequest {
+            namespace: object.name.namespace().to_string(),
+            put_id: object.version.put_id,
+            items: vec![ReserveItem {
+                key: object.name.key().to_owned(),
+                len_bytes: object.len_bytes,
+            }],
+            options: PutOptions {
+                pin: object.pin,
+                ..PutOptions::default()
+            },
+        };
+        let session = Some(self.own_session());
+        match self
+            .on_behalf(target, session, Request::Reserve(request), deadline)
+            .await?
+        {
+            Reply::Reserve(mut reply) => {
+                let reserved = reply.items.pop().unwrap_or_else(|| Err(crate::peers::other_answer()))?;
+                let region = reserved.replicas.into_iter().next();
+                region.ok_or_else(crate::peers::other_answer)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn write_pieces_to(
+        &self,
+        node: &NodeRef,
+        region: &ReservedRegion,
+        pieces: &[Slice],
+        deadline: Instant,
+    ) -> KeyResult<()> {
+        let writes = stream::iter((0..).zip(pieces.iter().cloned()).map(Ok));
+        let written = writes.try_for_each_concurrent(MOVE_PIECES_AT_ONCE_MAX, async |(piece, slice)| {
+            let key = RemoteKey(region.write_key);
+            self.client().write_piece(node, key, piece, slice, deadline).await
+        });
+        written
+            .await
+            .map_err(|error| ServiceError::new(error.code(), error.to_string()))
+    }
+}
