@@ -369,6 +369,12 @@ fn what_cannot_be_done_with_a_segment_is_named() {
     ] {
         http.post("/v1/segments", &body).expect_error(status, code);
     }
+    let listed = http.get(&format!("/v1/segments?node={}", node.id())).expect(200).json();
+    let failed: Vec<&Value> = (listed["segments"].as_array().expect("segments").iter())
+        .filter(|info| info["failure"].is_string())
+        .collect();
+    assert!(failed.len() == 1 && failed[0]["state"] == "gone", "{listed}");
+    assert_eq!(node.metric("tenon_segment_mounts_total{result=\"failed\"}"), 1.0);
     let file = std::path::Path::new("/dev/shm").join(format!("tenon-test-{}", node.id()));
     let on_file = json!({ "len_bytes": 8 * MIB, "file": file });
     let info = http.post("/v1/segments", &on_file).expect(201).json();
@@ -391,6 +397,42 @@ fn what_cannot_be_done_with_a_segment_is_named() {
     no_room.expect_error(507, "no_space");
     put_on(node, &cluster[1], "elsewhere");
     assert_accounts(&cluster);
+}
+
+#[test]
+fn how_far_a_segment_is_that_is_being_mounted_is_shown_and_then_it_serves() {
+    let cluster = without_eviction(1, SEGMENT_BYTES);
+    let node = &cluster[0];
+    let len_bytes = 32 * SEGMENT_BYTES;
+    let answer = node
+        .http()
+        .post("/v1/segments?timeout_ms=1", &json!({ "len_bytes": len_bytes }));
+    let info = answer.expect(202).json();
+    assert_eq!(
+        (&info["state"], &info["mounting"]["len_bytes"]),
+        (&json!("mounting"), &json!(len_bytes)),
+        "{info}"
+    );
+    let id = info["segment"].as_u64().expect("an id");
+    let early = node.http().delete(&format!("/v1/segments/{id}"));
+    assert!(matches!(early.status, 200 | 409), "{early:?}");
+    if early.status == 200 {
+        // It was faster than this test.
+        return;
+    }
+    early.expect_error(409, "conflict");
+    let mut last_bytes = 0;
+    wait::until(wait::SOON, "it is in use", || {
+        let info = segment(node, id);
+        if info["state"] == "active" {
+            return Ok(());
+        }
+        let bytes = info["mounting"]["prefaulted_bytes"].as_u64().unwrap_or(0);
+        assert!(bytes >= last_bytes && bytes <= len_bytes, "{info}");
+        last_bytes = bytes;
+        Err(info)
+    });
+    assert_eq!(unmount(node, id, "")["state"], "gone");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use tenon_client::Client;
 use tenon_protocol::message::NodesReply;
-use tenon_protocol::segments::SegmentsReply;
+use tenon_protocol::segments::{SegmentInfo, SegmentState, SegmentsReply};
 use tenon_transport::link::Endpoint;
 use tokio::time::Instant;
 
@@ -76,7 +76,9 @@ async fn own_segments(session: &Session, client: &Client, nodes: &NodesReply) ->
     let own = nodes.nodes.iter().find(|node| node.is_self).map(|own| own.node);
     let reply = client.segments(own, session.deadline(0)).await;
     let mounted = |reply: SegmentsReply| {
+        let is_there = |segment: &SegmentInfo| matches!(segment.state, SegmentState::Active | SegmentState::Draining);
         let segments = reply.segments.into_iter().filter(|segment| Some(segment.node) == own);
+        let segments = segments.filter(is_there);
         segments
             .map(|segment| MountedSegment {
                 len_bytes: segment.space.capacity_bytes,
