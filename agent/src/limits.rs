@@ -157,6 +157,8 @@ pub const EVICTION_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 pub const EVICTION_REPORT_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest such pause.
 pub const EVICTION_REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long an unmount waits, all together, for homes of which many are to be told already. A home that does not answer holds nothing up: it finds out later.
+pub const CROWDED_PATIENCE: Duration = Duration::from_secs(10);
 /// Most evictions of which one home is still to be told (about 10 MiB).
 pub const EVICTIONS_UNTOLD_MAX: usize = 1 << 16;
 /// A page of what a member is told ends once it has so many keys: small ones often keep a processor for less time in one go

@@ -1,7 +1,7 @@
 //! Segments that take nothing any more, until they are gone.
 
 use super::{Leaving, gone};
-use crate::limits::{GRACEFUL_MS_MAX, RELEASE_PATIENCE, TICK_EVERY};
+use crate::limits::{CROWDED_PATIENCE, GRACEFUL_MS_MAX, RELEASE_PATIENCE, TICK_EVERY};
 use crate::node::Node;
 use crate::segments::MountedSegment;
 use std::sync::Arc;
@@ -103,6 +103,7 @@ impl Node {
     async fn empty(self: &Arc<Self>, mounted: &Arc<MountedSegment>, leaving: &Leaving) {
         let segment = mounted.id();
         let mut is_first = true;
+        let patience = Instant::now() + CROWDED_PATIENCE;
         loop {
             let mut next_bytes = Some(0);
             while let Some(from_bytes) = next_bytes {
@@ -110,7 +111,7 @@ impl Node {
                 next_bytes = dropped.next_bytes;
                 leaving.dropped(dropped);
                 self.report_evictions();
-                while self.untold_evictions().is_crowded() {
+                while self.untold_evictions().is_crowded() && Instant::now() < patience {
                     sleep(TICK_EVERY).await;
                 }
                 tokio::task::yield_now().await;
