@@ -224,7 +224,7 @@ impl Rails {
         self.options.timing
     }
 
-    /// Registers a whole memory with every rail, for transfers of this process and for reads of its peers. The system
+    /// Registers a whole memory with every rail at the same time, for transfers of this process and for reads of its peers. The system
     /// locks its pages, which takes as long as touching them: call it outside of asynchronous tasks.
     ///
     /// # Errors
@@ -245,7 +245,9 @@ impl Rails {
             }
             Err(_) => Ok(None),
         };
-        let mut regions = self.rails.iter().map(register).collect::<Result<Vec<_>, _>>()?;
+        let mut regions = at_once(&self.rails, register)
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         let mut registered = self.registered.lock();
         let known = registered.entry(name_of(memory)).or_insert_with(|| Registered {
             regions: std::mem::take(&mut regions),
@@ -457,6 +459,21 @@ impl fmt::Debug for Registration {
             .field("len_bytes", &self.memory.len_bytes())
             .finish_non_exhaustive()
     }
+}
+
+/// Does something that takes long with each rail, at the same time.
+fn at_once<T: Send>(rails: &[Arc<Rail>], work: impl Fn(&Arc<Rail>) -> T + Sync) -> Vec<T> {
+    if let [rail] = rails {
+        return vec![work(rail)];
+    }
+    std::thread::scope(|scope| {
+        let work = &work;
+        let begun: Vec<_> = rails.iter().map(|rail| scope.spawn(move || work(rail))).collect();
+        let ended = begun.into_iter().map(|working| working.join());
+        ended
+            .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 fn unused(rails: &[Arc<Rail>]) -> Vec<String> {
