@@ -82,8 +82,8 @@ bench-placement: ## Allocate/free pairs per second and latencies per strategy, b
 bench-control: build ## What finding objects costs: calls, a holder's death, a home's death and return, memory; ARGS="--only scale"
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_control -- $(ARGS)
 
-bench-eviction: build ## Puts into a full store beside puts into a half full one
-	$(CARGO) run --locked --release -p tenon-benches --bin bench_eviction -- $(ARGS)
+bench-eviction: build ## Puts into a full store beside puts into a half full one, and hit ratios by order of eviction; TRACE=file: over which requests
+	$(CARGO) run --locked --release -p tenon-benches --bin bench_eviction -- $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 bench-rdma: build ## Put, get and the engine over RDMA, beside perftest, in a machine of their own; TENON_RDMA=native TENON_RDMA_DEVICES=…: on this host's devices
 	$(CARGO) run --locked --release -p tenon-benches --bin bench_rdma -- $(ARGS)

@@ -60,6 +60,10 @@ pub const CONTIGUITY_WEIGHT: f64 = 0.70;
 /// Draws of a node by its capacity, for each of two choices, before the order of bounds is asked instead.
 pub const NODE_DRAWS_MAX: usize = 8;
 
+/// Among at most so many nodes the second of two choices is another one than the first, if there is one. Of more nodes a single one that has joined empty
+/// would be one of the two too often: it is to get at most three times its share.
+pub const DISTINCT_DRAWS_NODES_MAX: usize = 4;
+
 /// Questions to nodes over which the mean length of what is placed is taken.
 pub const MEAN_LEN_QUESTIONS: f64 = 1024.0;
 

@@ -30,6 +30,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+pub use self::x7::hit_ratios;
+
 use self::record::Findings;
 
 /// How much is measured.

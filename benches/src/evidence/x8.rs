@@ -121,7 +121,7 @@ fn skew(window: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> f64 {
 }
 
 fn run(&Conditions { effort, first_seed, .. }: &Conditions) -> Result<Findings> {
-    let (seeds, steps) = effort.pick((1, 6), (5, 24));
+    let (seeds, steps) = effort.pick((1, 6), (105, 24));
     let seeds = first_seed..first_seed + seeds;
     let mut findings = Findings::new(json!({
         "nodes": NODES, "segments_per_node": SEGMENTS_PER_NODE, "segment_bytes": SEGMENT_BYTES, "seeds": seeds.end - seeds.start, "first_seed": first_seed, "rl_steps": steps,

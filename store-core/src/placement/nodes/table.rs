@@ -7,7 +7,7 @@ use rand::{Rng, RngExt};
 use thiserror::Error;
 
 use super::weights::Weights;
-use crate::limits::{LEVEL_TOLERANCE, MEAN_LEN_QUESTIONS, NODE_DRAWS_MAX};
+use crate::limits::{DISTINCT_DRAWS_NODES_MAX, LEVEL_TOLERANCE, MEAN_LEN_QUESTIONS, NODE_DRAWS_MAX};
 use crate::names::{self, UnknownName};
 use crate::placement::{EntryIndex, Fit, FitIndex};
 
@@ -291,7 +291,13 @@ impl NodeTable {
         };
         let first = draw(rng)?;
         let has_weight = rng.random_range(0.0..1.0) * self.mean_len_bytes <= len_bytes as f64;
-        let second = if has_weight { draw(rng) } else { None };
+        let mut second = if has_weight { draw(rng) } else { None };
+        if self.nodes.len() <= DISTINCT_DRAWS_NODES_MAX {
+            // One node drawn twice levels nothing, and of few nodes that is often so.
+            for _ in 0..NODE_DRAWS_MAX {
+                second = second.and_then(|second| if second == first { draw(rng) } else { Some(second) });
+            }
+        }
         Some(second.map_or(first, |second| self.emptier(first, second)))
     }
 
