@@ -79,6 +79,30 @@ got_through 2 again "$work/large"
 got_through 2 pushed "$work/file"
 if got_through 2 killed "$work/large"; then fail "half an object is there"; fi
 
+step "a holder that is killed while it is written to has nothing of it in its next life, and is written to again"
+before=$(written 1 push)
+put a torn "$work/large" >/dev/null 2>&1 &
+writer=$!
+tries=0
+until [ "$(written 1 push)" -gt $((before + 2)) ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 400 ] || fail "the writer does not come to write"
+    sleep 0.05
+done
+kill -9 "$pid_a"
+wait "$pid_a" 2>/dev/null || true
+if wait "$writer"; then fail "the put had ended before its holder was killed"; fi
+start a
+if got_through 2 torn "$work/large"; then fail "an object is there whose holder has lost it"; fi
+tries=0
+until put a torn "$work/large" >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 60 ] || fail "nothing is put onto the restarted holder: $(put a torn "$work/large" 2>&1)"
+    sleep 0.5
+done
+got_through 2 torn "$work/large"
+[ "$(written 1 push)" -ge 20 ] || fail "the restarted holder is not written to by push: $(written 1 push)"
+
 for node in a b; do
     eval "kill \$pid_$node"
 done

@@ -167,6 +167,45 @@ fn gets_that_race_removals_and_puts_of_the_same_keys_see_whole_objects_alone() {
     assert_accounts(&cluster);
 }
 
+#[test]
+fn objects_that_are_read_past_their_holder_are_not_the_first_to_be_evicted() {
+    const LEN: usize = 256 << 10;
+    let Some(cluster) = cluster(&["require", "require"], 40 * LEN as u64) else {
+        return;
+    };
+    let (reader, holder) = (&cluster[0], &cluster[1]);
+    let evicted = || metric(holder, "tenon_evictions_total{reason=\"watermark\"}");
+    // 36 of 40; from 95 % on some go in the background.
+    for number in 0..36 {
+        put(reader, holder, &format!("object {number}"), &payload(number, LEN));
+    }
+    let sent = packets_sent(1);
+    for number in 0..3 {
+        assert_got(reader, &format!("object {number}"), &payload(number, LEN));
+    }
+    assert_sent(1, sent, 3 * LEN);
+    // Nobody but the reader knows of it yet: it tells the holder in a batch, a moment later.
+    thread::sleep(Duration::from_secs(2));
+    let mut number = 36;
+    while evicted() == 0 {
+        assert!(number < 60, "nothing is evicted");
+        put(reader, holder, &format!("object {number}"), &payload(number, LEN));
+        number += 1;
+    }
+    wait::until(wait::SOON, "the oldest that were not read are gone", || {
+        match look(&reader.http(), "object 3") {
+            Seen::Miss => Ok(()),
+            Seen::Object(_) => Err("it is there".to_owned()),
+            Seen::NotNow(reason) => Err(reason),
+        }
+    });
+    for number in 0..3 {
+        assert_got(reader, &format!("object {number}"), &payload(number, LEN));
+    }
+    assert_eq!(connections(reader, "tcp"), 0);
+    assert_accounts(&cluster);
+}
+
 /// A client that gets an object, whose bytes are under way from host B. One that fails, or ends before that is seen, is started again.
 fn getting(node: &Node, key: &str) -> Child {
     let attempt = || {

@@ -131,10 +131,21 @@ pub const VERBS_ROOM_POLL: Duration = Duration::from_millis(25);
 pub const VERBS_LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Before it listens again to a peer that gave no answer.
 pub const VERBS_LISTEN_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time from one question for what to close to the next: a peer that answers at once, and again, costs little. Far
+/// below [`VERBS_ROOM_TIMEOUT`], so that an honest one is heard in time.
+pub const VERBS_LISTEN_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Calls of one peer that an owner works on at once. Their deadlines do not end those that must end in order, so the calls
+/// that the link counts are not all.
+pub const VERBS_ANSWERS_MAX: usize = MAX_LINK_CALLS;
 /// Longest read of one request: what a queue pair that fails must repeat at most.
 pub const VERBS_SLICE_BYTES: u64 = 1 << 20;
 /// Parts of local memory of one read: what every device takes.
 pub const VERBS_READ_PARTS_MAX: usize = 4;
+/// Bytes of a batch of reads that goes over one path as it is: so few that a second rail would save less time than
+/// dealing them out takes.
+pub const VERBS_SMALL_BYTES: u64 = 64 << 10;
+/// Reads of such a batch: an object and its lines, for some objects.
+pub const VERBS_SMALL_READS: usize = 32;
 /// Paths of one connection: a host has few ports.
 pub const VERBS_PATHS_MAX: usize = 16;
 /// Offered ranges of one call: with [`VERBS_SLICE_BYTES`] each, 64 MiB.

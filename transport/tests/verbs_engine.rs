@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hosts::{Hosts, devices_of, paths_up, pattern, read_well, run, transfer, until};
+use hosts::{Hosts, are_again, devices_of, paths_up, pattern, read_well, run, settled_resources, transfer, until};
 use support::{SERVER, SESSION, Server, client_identity, loopback, serving, soon};
 use tenon_transport::conformance::one_sided_conformance;
 use tenon_transport::link::NoSecret;
@@ -331,28 +331,12 @@ async fn a_key_whose_memory_is_not_exported_any_more_is_unknown_and_costs_others
     }
 }
 
-/// Queue pairs, regions and completion queues, as the kernel counts them.
-fn counts() -> String {
-    run("rdma", &["resource"])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_failures_leave_nothing_behind() {
     let Some(hosts) = Hosts::new(1).await else { return };
     let (_owner, key) = hosts.export(pattern(1 << 20), Rights::Read);
     drop(hosts.open(SESSION).await.unwrap());
-    let settled = async || {
-        let mut last = counts();
-        loop {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let now = counts();
-            if now == last {
-                return now;
-            }
-            last = now;
-        }
-    };
-    let before = settled().await;
+    let before = settled_resources().await;
     let mut failed = 0;
     while failed < 1_000 {
         let connection = hosts.open(SESSION).await.unwrap();
@@ -366,11 +350,6 @@ async fn a_thousand_failures_leave_nothing_behind() {
         assert!(in_full[0].is_ok(), "{in_full:?}");
         assert!(into.to_vec() == pattern(1 << 20));
     }
-    let mut after = settled().await;
-    let deadline = soon();
-    while after != before && tokio::time::Instant::now() < deadline {
-        after = settled().await;
-    }
-    assert_eq!(before, after);
+    are_again(&before).await;
     assert_eq!(tenon_transport::verbs::failed_releases(), 0);
 }

@@ -48,6 +48,8 @@ use tokio::runtime::Runtime;
 const COORDINATOR: usize = 0;
 const HOLDER: usize = 1;
 const LATENCY_BYTES: u64 = 4 << 10;
+/// How single reads are named among the subjects.
+const LATENCY: &str = "latency";
 const MACHINE_MIB: u32 = 1536;
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -63,7 +65,7 @@ struct Arguments {
     /// Only transfers of these sizes, such as `4KiB,1MiB`.
     #[arg(long, value_delimiter = ',')]
     size: Vec<String>,
-    /// Only these subjects, such as `engine_read,perftest_read`.
+    /// Only these subjects, such as `engine_read,perftest_read`; `latency` for single reads.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Be where the devices are, and measure.
@@ -229,6 +231,14 @@ impl Bench {
         })
     }
 
+    /// The sizes of which anything is measured.
+    fn sizes(&self) -> Vec<Size> {
+        match self.subjects.is_empty() {
+            true => Vec::new(),
+            false => self.effort.sizes.clone(),
+        }
+    }
+
     /// Measures all subjects in turns.
     async fn measure(&self, size: Size) -> Result<Vec<Series>> {
         let series = self.subjects.iter().map(|&(name, subject)| Series {
@@ -321,6 +331,10 @@ fn print(report: &mut Report, size: &str, series: &[Series]) {
     }
 }
 
+fn is_wanted(name: &str, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|wanted| wanted == name)
+}
+
 /// Those of these names; all if there are none.
 fn subjects(names: &[String]) -> Result<Vec<(&'static str, Subject)>> {
     if names.is_empty() {
@@ -331,7 +345,7 @@ fn subjects(names: &[String]) -> Result<Vec<(&'static str, Subject)>> {
         all.find(|(known, _)| known == name)
             .with_context(|| format!("there is no subject {name:?}"))
     };
-    names.iter().map(find).collect()
+    names.iter().filter(|name| *name != LATENCY).map(find).collect()
 }
 
 async fn measure(arguments: &Arguments) -> Result<()> {
@@ -386,7 +400,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         "{:32} {:>8} {:>19} {:>9}   × perftest",
         "case", "MB/s", "(min … max)", "CPU s/GB"
     );
-    for size in bench.effort.sizes.clone() {
+    for size in bench.sizes() {
         (bench.objects, bench.objects_over_tcp) = (objects(&client, size)?, objects(&tcp_client, size)?);
         let series = bench
             .measure(size)
@@ -394,7 +408,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
             .with_context(|| format!("transfers of {}", size.name))?;
         print(&mut report, size.name, &series);
     }
-    if arguments.only.is_empty() {
+    if is_wanted(LATENCY, &arguments.only) {
         bench.measure_latency(&mut report).await?;
     }
     println!("{}", report.line());

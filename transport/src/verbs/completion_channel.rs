@@ -11,8 +11,10 @@ use super::error::VerbsError;
 use super::raw;
 use super::request::Completion;
 
-/// The one reaper of a completion queue. It keeps the order that loses nothing: poll; ask for an event; poll again; and
-/// only if there is still nothing, wait, and take *all* events that are there, since the descriptor tells of the first.
+/// The one reaper of a completion queue. It keeps the order that loses nothing: poll; while something is posted, ask for an
+/// event and poll again; and only if there is still nothing, wait, and take *all* events that are there, since the
+/// descriptor tells of the first. While nothing is posted it asks for none: whoever posts does
+/// ([`QueuePair::post_send`](super::QueuePair::post_send)).
 #[derive(Debug)]
 pub struct CompletionChannel<T> {
     events: AsyncFd<Arc<raw::Channel>>,
@@ -50,40 +52,40 @@ impl<T: Send + 'static> CompletionChannel<T> {
     ///
     /// # Errors
     /// [`VerbsError::System`]: nothing will complete here any more.
-    pub async fn reap(&mut self, spin: Duration, into: &mut Vec<Completion<T>>) -> Result<(), VerbsError> {
-        if self.queue.poll(into)? > 0 {
-            return Ok(());
-        }
-        if !spin.is_zero() {
-            let start = Instant::now();
-            while start.elapsed() < spin {
-                yield_now().await;
+    pub async fn reap(&mut self, mut spin: Duration, into: &mut Vec<Completion<T>>) -> Result<(), VerbsError> {
+        loop {
+            if self.queue.poll(into)? > 0 {
+                return Ok(());
+            }
+            if self.queue.has_posted() {
+                let start = Instant::now();
+                // After a wait there is no more to be won.
+                let spin = std::mem::take(&mut spin);
+                while !spin.is_zero() && start.elapsed() < spin {
+                    yield_now().await;
+                    if self.queue.poll(into)? > 0 {
+                        return Ok(());
+                    }
+                }
+                self.queue.arm()?;
                 if self.queue.poll(into)? > 0 {
                     return Ok(());
                 }
             }
-        }
-        loop {
-            self.queue.arm()?;
-            if self.queue.poll(into)? > 0 {
-                return Ok(());
-            }
             self.wait().await?;
-            if self.queue.poll(into)? > 0 {
-                return Ok(());
-            }
         }
     }
 
-    /// Waits for an event of the device, or for completions that somebody else took from it.
+    /// Waits for an event of the device, or for somebody who wants the reaper to look.
     async fn wait(&self) -> Result<(), VerbsError> {
         let failed = |source| self.queue.device().failed("read a completion channel", source);
         tokio::select! {
-            () = self.queue.delivered() => Ok(()),
+            () = self.queue.woken() => Ok(()),
             ready = self.events.readable() => {
                 let mut ready = ready.map_err(failed)?;
                 ready.get_inner().drain().map_err(failed)?;
                 ready.clear_ready();
+                self.queue.disarmed();
                 Ok(())
             }
         }

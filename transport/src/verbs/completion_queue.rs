@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -30,8 +31,12 @@ pub struct CompletionQueue<T> {
     device: Arc<Device>,
     entries: u32,
     state: Mutex<State<T>>,
-    /// Notified when completions were put into the inbox by somebody else than the reaper.
-    delivered: Notify,
+    /// Requests that are posted, or about to be, and were not released.
+    posted: AtomicUsize,
+    /// An event was asked for, and the events there are were not taken since.
+    armed: AtomicBool,
+    /// Notified when the reaper is to look: somebody else put completions into the inbox, or leaves the rest to it.
+    woken: Notify,
 }
 
 struct State<T> {
@@ -79,7 +84,9 @@ impl<T: Send + 'static> CompletionQueue<T> {
                 stale: 0,
                 found: Vec::new(),
             }),
-            delivered: Notify::new(),
+            posted: AtomicUsize::new(0),
+            armed: AtomicBool::new(false),
+            woken: Notify::new(),
         }))
     }
 
@@ -114,15 +121,48 @@ impl<T: Send + 'static> CompletionQueue<T> {
         Ok(into.len() - before)
     }
 
-    /// Asks for an event at the next completion.
+    /// Sees to it that there is an event once something completes from here on; who asks polls after that, for what
+    /// completed before. One event wakes the reaper for all, so that nobody asks while one is awaited: whoever posts says so
+    /// first ([`CompletionQueue::expect`]) and then looks whether one is, and the reaper takes the events first and then looks
+    /// whether anything is posted. One of the two finds the other.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
-        let armed = self.raw.arm();
-        armed.map_err(|source| self.device.failed("arm a completion queue", source))
+        if self.armed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.raw.arm().map_err(|source| {
+            self.disarmed();
+            self.device.failed("arm a completion queue", source)
+        })
     }
 
-    /// Resolves when somebody else put completions into the inbox.
-    pub(super) async fn delivered(&self) {
-        self.delivered.notified().await;
+    /// All events that are there were taken.
+    pub(super) fn disarmed(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+    }
+
+    /// So many requests are about to be posted.
+    pub(super) fn expect(&self, requests: usize) {
+        self.posted.fetch_add(requests, Ordering::SeqCst);
+    }
+
+    /// So many requests were released, or not posted.
+    pub(super) fn released(&self, requests: usize) {
+        self.posted.fetch_sub(requests, Ordering::SeqCst);
+    }
+
+    /// Whether anything may complete.
+    pub(super) fn has_posted(&self) -> bool {
+        self.posted.load(Ordering::SeqCst) > 0
+    }
+
+    /// Has the reaper look what is complete, and ask for an event if something is still posted.
+    pub(super) fn wake(&self) {
+        self.woken.notify_one();
+    }
+
+    /// Resolves when the reaper is to look.
+    pub(super) async fn woken(&self) {
+        self.woken.notified().await;
     }
 
     pub(super) fn raw(&self) -> &raw::Cq {
@@ -174,7 +214,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
         };
         drop(state);
         if delivered {
-            self.delivered.notify_one();
+            self.wake();
         }
         drop(Swept(swept));
     }
@@ -182,6 +222,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// Ends a queue pair that the device does not know any more: what is still posted counts as flushed.
     pub(super) fn retire(&self, posted: &Arc<Posted<T>>) {
         let (sent, received) = (posted.send.lock().take_all(), posted.receive.lock().take_all());
+        self.released(sent.len() + received.len());
         let mut state = self.state.lock();
         let Some(ended) = state.queue_pairs.remove(&posted.registration()) else {
             return;
@@ -203,7 +244,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
         let delivered = !state.inbox.is_empty();
         drop(state);
         if delivered {
-            self.delivered.notify_one();
+            self.wake();
         }
         ended.posted.emptied.notify_waiters();
     }
@@ -213,9 +254,8 @@ impl<T: Send + 'static> CompletionQueue<T> {
         let mut found = mem::take(&mut state.found);
         found.clear();
         let polled = self.raw.poll(&mut found);
-        for completion in &found {
-            state.complete(completion, swept);
-        }
+        let released: usize = found.iter().map(|completion| state.complete(completion, swept)).sum();
+        self.released(released);
         state.found = found;
         let taken = polled.map_err(|source| self.device.failed("poll a completion queue", source))?;
         Ok(u32::try_from(taken).unwrap_or(u32::MAX))
@@ -223,18 +263,21 @@ impl<T: Send + 'static> CompletionQueue<T> {
 }
 
 impl<T> State<T> {
-    /// Finds the request of a completion, releases it and those it stands for, and tells of it where that is wanted.
-    fn complete(&mut self, completion: &WorkCompletion, swept: &mut Vec<SendRequest<T>>) {
+    /// Finds the request of a completion, releases it and those it stands for, and tells of it where that is wanted. Returns
+    /// how many it released.
+    fn complete(&mut self, completion: &WorkCompletion, swept: &mut Vec<SendRequest<T>>) -> usize {
         let (registration, side, sequence) = parse(completion.request);
         let Some(registered) = self.queue_pairs.get(&registration) else {
             self.stale += 1;
-            return;
+            return 0;
         };
         let (posted, queue_pair) = (&registered.posted, registered.queue_pair);
+        let (mut released, swept_before) = (0, swept.len());
         let (told, emptied) = match side {
             Side::Send => {
                 let mut ring = posted.send.lock();
                 let complete = ring.complete(sequence, swept);
+                released += usize::from(complete.is_some()) + swept.len() - swept_before;
                 let emptied = ring.is_empty();
                 drop(ring);
                 let failed = completion.status != rdma_sys::ibv_wc_status::IBV_WC_SUCCESS;
@@ -251,6 +294,7 @@ impl<T> State<T> {
             Side::Receive => {
                 let mut ring = posted.receive.lock();
                 let complete = ring.complete(sequence, &mut Vec::new());
+                released += usize::from(complete.is_some());
                 let emptied = ring.is_empty();
                 drop(ring);
                 let told = complete.map(|complete| Some(of_receive(complete.request, completion, queue_pair)));
@@ -264,6 +308,7 @@ impl<T> State<T> {
         if emptied && posted.len() == 0 {
             posted.emptied.notify_waiters();
         }
+        released
     }
 }
 
@@ -308,6 +353,7 @@ impl<T> fmt::Debug for CompletionQueue<T> {
             .field("entries", &self.entries)
             .field("reserved", &state.reserved)
             .field("queue_pairs", &state.queue_pairs.len())
+            .field("posted", &self.posted)
             .field("stale", &state.stale)
             .finish_non_exhaustive()
     }

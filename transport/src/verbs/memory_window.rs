@@ -92,7 +92,7 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
     /// Posts a request of this window. One that is refused is taken apart: it must not be posted later, when the window
     /// may be gone.
     fn post(&self, request: SendRequest<T>) -> Result<(), PostError<T>> {
-        let posted = self.queue_pair.post_send(vec![request]);
+        let posted = self.queue_pair.post_send(vec![request], true);
         posted.map_err(|error| PostError {
             failure: error.failure,
             rejected: error.rejected.into_iter().map(SendRequest::into_context).collect(),

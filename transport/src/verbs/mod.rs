@@ -101,6 +101,7 @@ mod protection_domain;
 mod queue_pair;
 mod raw;
 mod request;
+mod timing;
 mod transition;
 mod window_probe;
 
@@ -118,8 +119,9 @@ pub use gid::{Gid, GidEntry, GidKind, GidVerdict, choose_gid, judge_gids};
 pub use memory_region::{Access, Local, MemoryRegion, RegionKey};
 pub use memory_window::MemoryWindow;
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, Timing};
+pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions};
 pub use request::{Completion, Done, Payload, PostError, PostFailure, ReceiveRequest, Remote, SendRequest, Status};
+pub use timing::Timing;
 pub use transition::{Attribute, QueuePairState};
 pub use window_probe::{Enforced, Windows, probe_windows};
 

@@ -1,9 +1,9 @@
 //! Reliable-connected queue pairs.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rdma_sys::{ibv_qp_attr, ibv_qp_cap};
 
@@ -16,10 +16,9 @@ use super::posted::Posted;
 use super::protection_domain::ProtectionDomain;
 use super::raw;
 use super::request::{Kind, Payload, PostError, PostFailure, ReceiveRequest, SendRequest, total_bytes};
+use super::timing::Timing;
 use super::transition::{Attribute, QueuePairState, transition_mask};
-use crate::limits::{
-    VERBS_INLINE_BYTES, VERBS_PARTS_MAX, VERBS_RETRIES_MAX, VERBS_SEND_REQUESTS, VERBS_TIMEOUT_EXPONENT_MAX,
-};
+use crate::limits::{VERBS_INLINE_BYTES, VERBS_PARTS_MAX, VERBS_SEND_REQUESTS};
 
 /// Sizes of a queue pair, clamped to what the device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,60 +63,6 @@ pub struct Endpoint {
     pub mtu: Mtu,
     /// Reads that it serves at once.
     pub reads_as_target: u8,
-}
-
-/// How long a silent peer is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// An acknowledgement is waited for 4.096 µs times 2 to this, from 1.
-    pub timeout_exponent: u8,
-    /// Times that a packet is sent again without an answer.
-    pub retries: u8,
-    /// Times that a message is sent again to a peer without a receive request.
-    pub not_ready_retries: u8,
-    /// Code of the pause that this side asks for when it has no receive request: 12 is 0.64 ms.
-    pub not_ready_timer: u8,
-}
-
-impl Default for Timing {
-    /// A silent peer is noticed after about half a second.
-    fn default() -> Self {
-        Self {
-            timeout_exponent: 14,
-            retries: VERBS_RETRIES_MAX,
-            not_ready_retries: VERBS_RETRIES_MAX,
-            not_ready_timer: 12,
-        }
-    }
-}
-
-impl Timing {
-    /// About the time after which a request to a silent peer fails. Devices may take up to four times as long.
-    #[must_use]
-    pub fn silence(self) -> Duration {
-        let once = Duration::from_nanos(4096 << u32::from(self.timeout_exponent.min(VERBS_TIMEOUT_EXPONENT_MAX)));
-        once * (u32::from(self.retries) + 1)
-    }
-
-    fn check(self) -> Result<(), VerbsError> {
-        let limits = [
-            ("timeout_exponent", self.timeout_exponent, VERBS_TIMEOUT_EXPONENT_MAX),
-            ("retries", self.retries, VERBS_RETRIES_MAX),
-            ("not_ready_retries", self.not_ready_retries, VERBS_RETRIES_MAX),
-            ("not_ready_timer", self.not_ready_timer, 31),
-        ];
-        for (setting, value, max) in limits {
-            // An exponent of zero waits for ever.
-            if value > max || (setting == "timeout_exponent" && value == 0) {
-                return Err(VerbsError::Setting {
-                    setting,
-                    value: value.into(),
-                    max: max.into(),
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A queue pair and its posted requests. Dropping it moves it to ERR, so that what is posted is flushed; the device's
@@ -330,7 +275,13 @@ impl<T: Send + fmt::Debug + 'static> QueuePair<T> {
     /// # Errors
     /// Why it stopped. After [`PostFailure::Backpressure`] post again when something has completed.
     pub fn post_send(&self, requests: Vec<SendRequest<T>>) -> Result<(), PostError<SendRequest<T>>> {
-        self.shared.post_send(requests)
+        self.shared.post_send(requests, true)
+    }
+
+    /// As [`QueuePair::post_send`], and does not see to it that the reaper wakes: the caller polls the queue, and then asks for
+    /// an event, or wakes the reaper.
+    pub(super) fn post_send_unwatched(&self, requests: Vec<SendRequest<T>>) -> Result<(), PostError<SendRequest<T>>> {
+        self.shared.post_send(requests, false)
     }
 
     /// Posts receive requests, from INIT on. As [`QueuePair::post_send`].
@@ -340,7 +291,7 @@ impl<T: Send + fmt::Debug + 'static> QueuePair<T> {
     pub fn post_receive(&self, requests: Vec<ReceiveRequest<T>>) -> Result<(), PostError<ReceiveRequest<T>>> {
         let shared = &self.shared;
         let (good, rest, fault) = divide(requests, |request| shared.parts_fault(&request.parts));
-        let posted = shared.raw.post_receive(good);
+        let posted = shared.expecting(good.len(), true, || shared.raw.post_receive(good));
         outcome(posted, rest, fault, shared.options.receive_requests)
     }
 
@@ -411,12 +362,33 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    pub(super) fn post_send(&self, requests: Vec<SendRequest<T>>) -> Result<(), PostError<SendRequest<T>>>
+    pub(super) fn post_send(
+        &self,
+        requests: Vec<SendRequest<T>>,
+        is_watched: bool,
+    ) -> Result<(), PostError<SendRequest<T>>>
     where
         T: fmt::Debug,
     {
         let (good, rest, fault) = divide(requests, |request| self.fault(request));
-        outcome(self.raw.post_send(good), rest, fault, self.options.send_requests)
+        let posted = self.expecting(good.len(), is_watched, || self.raw.post_send(good));
+        outcome(posted, rest, fault, self.options.send_requests)
+    }
+
+    /// Posts so many requests; before that, the queue is told of them and, if they are watched, armed.
+    fn expecting<R>(
+        &self,
+        requests: usize,
+        is_watched: bool,
+        post: impl FnOnce() -> Result<(), (io::Error, Vec<R>)>,
+    ) -> Result<(), (io::Error, Vec<R>)> {
+        let queue = &self.raw.cq;
+        queue.expect(requests);
+        if is_watched && queue.arm().is_err() {
+            // The reaper finds out for itself, and says so.
+            queue.wake();
+        }
+        post().inspect_err(|(_, rejected)| queue.released(rejected.len()))
     }
 }
 
@@ -436,7 +408,7 @@ fn divide<R>(mut requests: Vec<R>, fault: impl Fn(&R) -> Option<PostFailure>) ->
 }
 
 fn outcome<R: fmt::Debug>(
-    posted: Result<(), (std::io::Error, Vec<R>)>,
+    posted: Result<(), (io::Error, Vec<R>)>,
     rest: Vec<R>,
     fault: Option<PostFailure>,
     depth: u32,
@@ -491,7 +463,7 @@ impl QueuePairOptions {
         domain: &Arc<ProtectionDomain>,
         queue: &Arc<CompletionQueue<T>>,
         posted: &Arc<Posted<T>>,
-    ) -> std::io::Result<raw::Qp<T>> {
+    ) -> io::Result<raw::Qp<T>> {
         let mut made = raw::Qp::new(domain.raw(), queue, posted, self.capacities());
         if made.is_err() && self.inline_bytes > 0 {
             self.inline_bytes = 0;
@@ -530,52 +502,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_on_silence_follows_from_timeout_and_retries() {
-        let timing = |timeout_exponent, retries| Timing {
-            timeout_exponent,
-            retries,
-            ..Timing::default()
-        };
-        assert_eq!(timing(14, 6).silence().as_millis(), 469);
-        assert_eq!(timing(10, 6).silence().as_millis(), 29);
-    }
-
-    #[test]
-    fn settings_that_could_wait_for_ever_are_refused() {
-        assert!(Timing::default().check().is_ok());
-        let refused = |timing: Timing| timing.check().unwrap_err().to_string();
-        let base = Timing::default();
-        assert_eq!(refused(Timing { retries: 7, ..base }), "retries is 7, beyond 6");
-        assert_eq!(
-            refused(Timing {
-                not_ready_retries: 7,
-                ..base
-            }),
-            "not_ready_retries is 7, beyond 6"
-        );
-        assert!(
-            refused(Timing {
-                timeout_exponent: 0,
-                ..base
-            })
-            .starts_with("timeout_exponent is 0")
-        );
-        assert!(
-            refused(Timing {
-                timeout_exponent: 31,
-                ..base
-            })
-            .starts_with("timeout_exponent is 31")
-        );
-    }
-
-    #[test]
     fn posting_stops_at_the_first_fault() {
         let fault = |number: &u32| (*number == 3).then_some(PostFailure::OtherDomain);
         let (good, rest, found) = divide(vec![1, 2, 3, 4], fault);
         assert_eq!((good, rest), (vec![1, 2], vec![3, 4]));
         assert!(found.is_some());
-        let full = std::io::Error::from_raw_os_error(libc::ENOMEM);
+        let full = io::Error::from_raw_os_error(libc::ENOMEM);
         let error = outcome(Err((full, vec![2])), vec![3, 4], found, 16).unwrap_err();
         assert_eq!(error.rejected, [2, 3, 4]);
         assert!(

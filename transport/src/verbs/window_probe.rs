@@ -12,8 +12,9 @@ use super::gid::GidEntry;
 use super::memory_region::{Access, MemoryRegion, RegionKey};
 use super::memory_window::MemoryWindow;
 use super::protection_domain::ProtectionDomain;
-use super::queue_pair::{QueuePair, QueuePairOptions, Timing};
+use super::queue_pair::{QueuePair, QueuePairOptions};
 use super::request::{Completion, Payload, Remote, SendRequest, Status};
+use super::timing::Timing;
 use crate::limits::{VERBS_WINDOW_PROBE_PAUSE, VERBS_WINDOW_PROBE_TIMEOUT};
 use crate::memory::{Memory, Slice};
 

@@ -22,6 +22,7 @@ pub struct Hosts {
     pub ours: Arc<Rails>,
     pub theirs: Arc<Rails>,
     pub server: Server,
+    pub target: Arc<RdmaTarget>,
     pub exports: Arc<Exports>,
 }
 
@@ -57,9 +58,10 @@ impl Hosts {
         let [ours, theirs] = [ours, theirs].map(|options| Rails::open(options, &Handle::current()).unwrap());
         let exports = Arc::new(Exports::new());
         let target = RdmaTarget::new(Arc::clone(&theirs), Arc::clone(&exports), Handle::current()).unwrap();
+        let target = Arc::new(target);
         let serving = Serving {
             exports: Arc::clone(&exports),
-            rdma: Some(Arc::new(target)),
+            rdma: Some(Arc::clone(&target) as _),
             ..serving()
         };
         let server = Server::start(&loopback(), serving).await;
@@ -67,6 +69,7 @@ impl Hosts {
             ours,
             theirs,
             server,
+            target,
             exports,
         }
     }
@@ -159,4 +162,32 @@ pub async fn read_well(connection: &Arc<dyn Connection>, key: RemoteKey, len: us
 
 pub fn is_native() -> bool {
     std::env::var("TENON_RDMA").is_ok_and(|value| value == "native")
+}
+
+/// Queue pairs, regions and completion queues, as the kernel counts them.
+pub fn resources() -> String {
+    run("rdma", &["resource"])
+}
+
+/// What it counts once that does not change any more.
+pub async fn settled_resources() -> String {
+    let mut last = resources();
+    loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now = resources();
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+/// It counts what it did before, in time.
+pub async fn are_again(before: &str) {
+    let deadline = soon();
+    let mut after = settled_resources().await;
+    while after != before && tokio::time::Instant::now() < deadline {
+        after = settled_resources().await;
+    }
+    assert_eq!(before, after);
 }

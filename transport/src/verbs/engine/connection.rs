@@ -192,6 +192,9 @@ impl Shared {
     }
 
     async fn carry_out(self: Arc<Self>, batch: Vec<Transfer>, deadline: Instant) -> Vec<TransferResult> {
+        if let Some(results) = self.read_small(&batch, deadline).await {
+            return results;
+        }
         let mut results: Vec<Option<TransferResult>> = faults(&batch).into_iter().map(|fault| fault.map(Err)).collect();
         if let Some(reason) = self.paths.closed() {
             for result in &mut results {
@@ -221,6 +224,18 @@ impl Shared {
             })
         };
         results.into_iter().map(unanswered).collect()
+    }
+
+    /// Where a transfer reads over a path, if that was asked and the range lies inside.
+    pub(super) fn known_place(&self, path: &Path, transfer: &Transfer) -> Option<Remote> {
+        let places = self.places.lock();
+        let place = places.get(&transfer.key)?;
+        let end_bytes = transfer.remote_offset_bytes.checked_add(transfer.len_bytes())?;
+        let (_, start) = place.at.iter().find(|(number, _)| *number == path.number)?;
+        (end_bytes <= place.len_bytes).then_some(Remote {
+            address: start.address.wrapping_add(transfer.remote_offset_bytes),
+            ..*start
+        })
     }
 
     /// Where an export lies: asked for until it is named on some path that is up at both ends.

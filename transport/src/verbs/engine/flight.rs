@@ -75,6 +75,18 @@ impl Flight {
         self.state.lock().open == 0
     }
 
+    /// What failed first, of those that have ended; what was flushed says less than what made the queue pair fail.
+    pub(super) fn failure(&self) -> Option<Status> {
+        let state = self.state.lock();
+        let mut failures = state
+            .statuses
+            .iter()
+            .flatten()
+            .filter(|status| **status != Status::Success);
+        let flushed = failures.clone().next();
+        failures.find(|status| **status != Status::Flushed).or(flushed).copied()
+    }
+
     /// What came of each; `None` where that is not known yet.
     pub(super) fn statuses(&self) -> Vec<Option<Status>> {
         self.state.lock().statuses.clone()

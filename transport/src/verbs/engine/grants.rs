@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::message::{Given, Settle, Want};
 use super::path::Path;
-use super::target::{Connected, Inner, landed};
+use super::target::{Connected, Inner, landed, sound_range};
 use super::window::Opened;
 use crate::engine::{Op, TransferError};
 use crate::exports::{Access as Granted, Wanted};
@@ -93,6 +93,7 @@ impl Inner {
             offset_bytes: want.offset_bytes,
             len_bytes: want.len_bytes,
         };
+        sound_range(&wanted)?;
         let access = self.exports.begin(connected.session, &wanted)?;
         // It may have been revoked while the guard was asked.
         access.touch(0, |_, _| ())?;

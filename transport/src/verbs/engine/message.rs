@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::subnet::Subnet;
 use crate::engine::TransferError;
 use crate::ids::RemoteKey;
-use crate::limits::{VERBS_PATHS_MAX, VERBS_PULLS_MAX};
+use crate::limits::{VERBS_PATHS_MAX, VERBS_PULLS_MAX, VERBS_READ_PARTS_MAX};
 use crate::verbs::{Endpoint, Gid, Mtu, RegionKey, Remote};
 use crate::wire::{Fields, decode_transfer_error, encode_transfer_error, put_text};
 
@@ -201,7 +201,7 @@ impl Ask {
             },
             PULL => Self::Pull(list(fields.u16()?.into(), VERBS_PULLS_MAX, || {
                 let (key, offset_bytes, group) = (RemoteKey(fields.u64()?), fields.u64()?, fields.u32()?);
-                let sources = list(fields.u16()?.into(), usize::from(u16::MAX), || {
+                let sources = list(fields.u16()?.into(), VERBS_READ_PARTS_MAX, || {
                     let len_bytes = fields.u64()?;
                     let from = named(&mut fields)?;
                     Some(Source { len_bytes, from })

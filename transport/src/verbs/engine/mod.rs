@@ -42,9 +42,11 @@ mod push_policy;
 mod rail;
 mod rails;
 mod reach;
+mod reaping;
 #[cfg(feature = "conformance")]
 mod rogue;
 mod room;
+mod small;
 mod subnet;
 mod supervisor;
 mod target;

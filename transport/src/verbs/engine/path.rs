@@ -2,16 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::flight::{Flight, Ticket};
 use super::pool::Slot;
+use super::reaping::{Unwatched, deliver_complete};
 use crate::limits::VERBS_FLUSH_TIMEOUT;
-use crate::verbs::{Local, MemoryWindow, Payload, PostFailure, QueuePair, Remote, SendRequest, Status};
+#[cfg(feature = "conformance")]
+use crate::verbs::{Endpoint, GidEntry, VerbsError};
+use crate::verbs::{Local, MemoryWindow, Payload, PostError, PostFailure, QueuePair, Remote, SendRequest, Status};
 
 /// One queue pair, connected over one rail.
 #[derive(Debug)]
@@ -112,6 +117,12 @@ impl Path {
         })
     }
 
+    /// What a peer must know of it, as it is told anew.
+    #[cfg(feature = "conformance")]
+    pub(super) fn endpoint(&self, gid: &GidEntry) -> Result<Endpoint, VerbsError> {
+        self.queue_pair.endpoint(gid, rand::random())
+    }
+
     pub(super) fn queue_pair_number(&self) -> u32 {
         self.queue_pair.number()
     }
@@ -147,6 +158,12 @@ impl Path {
         }
     }
 
+    /// Places in the queue for so many requests; `None` if there are not as many now.
+    pub(super) fn places(&self, requests: usize) -> Option<OwnedSemaphorePermit> {
+        let requests = u32::try_from(requests).ok()?;
+        Arc::clone(&self.places).try_acquire_many_owned(requests).ok()
+    }
+
     /// A place in the queue for one request, when there is one.
     pub(super) async fn ticket(&self, flight: &Arc<Flight>, request: usize) -> Option<Ticket> {
         // The semaphore is never closed.
@@ -169,8 +186,38 @@ impl Path {
         self.windows.lock().push(window);
     }
 
+    /// Posts reads that all have their places, and waits until they have landed. What is so small is complete soon: so it is
+    /// polled for, `spin` long and at least once, before an event is asked for. Without a processor to spin on, the thread gives
+    /// its own away between two polls.
+    pub(super) async fn post_small(&self, flight: &Flight, requests: Vec<SendRequest<Ticket>>, spin: Duration) {
+        let queue = self.queue_pair.completions();
+        let unwatched = Unwatched::new(queue);
+        self.posted(self.queue_pair.post_send_unwatched(requests));
+        let begun = Instant::now();
+        deliver_complete(queue);
+        if !flight.is_landed() && spin.is_zero() {
+            // Whoever works at it shares the processor: it goes first, once.
+            thread::yield_now();
+            deliver_complete(queue);
+        }
+        while !flight.is_landed() && begun.elapsed() < spin {
+            yield_now().await;
+            deliver_complete(queue);
+        }
+        if flight.is_landed() {
+            return unwatched.end();
+        }
+        unwatched.watch();
+        flight.landed().await;
+    }
+
     fn post_now(&self, requests: Vec<SendRequest<Ticket>>) {
-        let Err(error) = self.queue_pair.post_send(requests) else {
+        self.posted(self.queue_pair.post_send(requests));
+    }
+
+    /// What was not posted has ended.
+    fn posted(&self, posted: Result<(), PostError<SendRequest<Ticket>>>) {
+        let Err(error) = posted else {
             return;
         };
         let status = match error.failure {
@@ -323,6 +370,12 @@ impl Paths {
 
     pub(super) fn up(&self) -> Vec<Arc<Path>> {
         self.state.borrow().up.clone()
+    }
+
+    /// The path that is up and has the least to do.
+    pub(super) fn least_used(&self) -> Option<Arc<Path>> {
+        let state = self.state.borrow();
+        state.up.iter().min_by_key(|path| path.open_bytes()).cloned()
     }
 
     /// Whether it is up still.

@@ -2,7 +2,6 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
@@ -12,11 +11,12 @@ use super::flight::Ticket;
 use super::pool::Pool;
 use super::push_policy::PushPolicy;
 use super::rails::RailsOptions;
+use super::reaping::{deliver, reap};
 use super::subnet::Subnet;
 use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_LET_GO_PERIOD, VERBS_SEND_REQUESTS};
 use crate::task::OwnedTask;
 use crate::verbs::{
-    Access, Completion, CompletionChannel, CompletionQueue, Device, GidEntry, PortState, ProtectionDomain, QueuePair,
+    Access, CompletionChannel, CompletionQueue, Device, GidEntry, PortState, ProtectionDomain, QueuePair,
     QueuePairOptions, VerbsError, Windows, choose_gid,
 };
 
@@ -221,24 +221,4 @@ fn subnet_of(gid: &GidEntry) -> Subnet {
     let address: Ipv6Addr = gid.gid.ipv6();
     let interface = gid.interface_name();
     Subnet::of_interface(address, interface.as_deref()).unwrap_or_else(|| Subnet::new(address, 64))
-}
-
-/// Gives completions to whom they belong, for ever.
-async fn reap(rail: String, mut channel: CompletionChannel<Ticket>, spin: Duration) {
-    let mut found = Vec::new();
-    loop {
-        if let Err(error) = channel.reap(spin, &mut found).await {
-            tracing::error!(rail, %error, "a device gives no completions any more");
-            return;
-        }
-        deliver(found.drain(..));
-    }
-}
-
-fn deliver(completions: impl Iterator<Item = Completion<Ticket>>) {
-    for completion in completions {
-        // What it read into or from is let go of before its owner hears of it.
-        drop(completion.parts);
-        completion.context.complete(completion.status);
-    }
 }

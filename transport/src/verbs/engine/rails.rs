@@ -220,6 +220,11 @@ impl Rails {
         &self.rails
     }
 
+    /// How long small reads are polled for before an event is asked for.
+    pub(super) fn spin(&self) -> Duration {
+        self.options.spin
+    }
+
     pub(super) fn timing(&self) -> Timing {
         self.options.timing
     }

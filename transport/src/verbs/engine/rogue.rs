@@ -89,6 +89,38 @@ impl Rogue {
         }
     }
 
+    /// Sends whatever bytes as a call; the owner's answer, if there is one in time.
+    pub async fn say(&self, bytes: &[u8], deadline: Instant) -> Option<Vec<u8>> {
+        let answer = self.link.call(bytes.to_vec().into(), deadline).await;
+        answer.ok().map(|answer| answer.to_vec())
+    }
+
+    /// The call by which an initiator listens for what it is to close, which is answered after a long time.
+    #[must_use]
+    pub fn listening() -> Vec<u8> {
+        Ask::Listen.encode()
+    }
+
+    /// Asks for one more path under some number, to a queue pair that has one; whether the owner made one.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn takes_path(&self, number: u8, deadline: Instant) -> bool {
+        let address = self.rails.all()[0].address().expect("the port is active");
+        let endpoint = self.path.endpoint(&address.gid).expect("an endpoint");
+        let offers = vec![Offer {
+            path: number,
+            subnet: address.subnet,
+            endpoint,
+        }];
+        let any_subnet = false;
+        match self.ask(Ask::Connect { any_subnet, offers }, deadline).await {
+            Ok(Tell::Connected { accepted, .. }) => !accepted.is_empty(),
+            Ok(told) => unexpected(&told),
+            Err(_) => false,
+        }
+    }
+
     /// Where an export lies that may be read.
     ///
     /// # Errors

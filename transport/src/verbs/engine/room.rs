@@ -13,29 +13,37 @@ use super::message::Tell;
 /// before it listens again.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    wanted: watch::Sender<BTreeMap<Duration, BTreeSet<u8>>>,
+    wanted: watch::Sender<Wanted>,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    paths: BTreeMap<Duration, BTreeSet<u8>>,
+    /// Nothing will be asked any more.
+    is_closed: bool,
 }
 
 impl Room {
     /// Asks for those of these paths that were not used for some time.
     pub(super) fn ask(&self, paths: impl IntoIterator<Item = u8>, idle: Duration) {
         self.wanted
-            .send_modify(|wanted| wanted.entry(idle).or_default().extend(paths));
+            .send_modify(|wanted| wanted.paths.entry(idle).or_default().extend(paths));
     }
 
-    /// Nothing will be asked any more: who listens is answered.
+    /// Nothing will be asked any more: all who listen are answered.
     pub(super) fn close(&self) {
-        self.ask([], Duration::ZERO);
+        self.wanted.send_modify(|wanted| wanted.is_closed = true);
     }
 
     /// What the peer is to be told: what is asked for, as soon as something is, or after a while that it is nothing.
     pub(super) async fn next(&self, wait: Duration) -> Tell {
         let mut wanted = self.wanted.subscribe();
         // The sender lives as long as this; what is there after the wait is taken either way.
-        _ = timeout(wait, wanted.wait_for(|wanted| !wanted.is_empty())).await;
+        let is_over = |wanted: &Wanted| wanted.is_closed || !wanted.paths.is_empty();
+        _ = timeout(wait, wanted.wait_for(is_over)).await;
         let mut taken = None;
         self.wanted.send_if_modified(|wanted| {
-            taken = wanted.pop_first();
+            taken = wanted.paths.pop_first();
             false
         });
         let (idle, paths) = taken.unwrap_or_default();
@@ -81,6 +89,15 @@ mod tests {
             }
         );
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_listen_are_answered_when_nothing_will_be_asked_any_more() {
+        let (room, wait) = (Room::default(), Duration::from_secs(30));
+        let start = tokio::time::Instant::now();
+        let (one, other, ()) = tokio::join!(room.next(wait), room.next(wait), async { room.close() });
+        assert_eq!((one, start.elapsed()), (other, Duration::ZERO));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_several_rails_ask_for_at_once_is_told_whole() {
         let (room, wait) = (Room::default(), Duration::from_secs(30));

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
 use super::message::{Ask, Offer, Tell};
 use super::path::{Path, ReadRequest, pause};
 use crate::limits::{
-    VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
-    VERBS_RECONNECTS_MAX,
+    VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_PAUSE_MIN, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX,
+    VERBS_PROBE_BYTES, VERBS_RECONNECTS_MAX,
 };
 use crate::memory::Memory;
 use crate::verbs::{Access, GidEntry, QueuePair, Remote, Status, VerbsError};
@@ -64,12 +64,15 @@ pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
 /// Closes paths that are not used when the peer asks for that, until the link ends.
 pub(super) async fn listen(shared: Arc<Shared>) {
     while !shared.link.is_closed() {
+        // A peer that has nothing to say, or too much, is not asked without end.
+        let not_before = Instant::now() + VERBS_LISTEN_PAUSE_MIN;
         let told = shared
             .ask(&Ask::Listen, Instant::now() + 2 * VERBS_LISTEN_TIMEOUT)
             .await;
         match told {
             Ok(Tell::Crowded { paths, idle_ms }) => {
                 shared.rest_unused(&paths, Duration::from_millis(idle_ms.into()));
+                sleep_until(not_before).await;
             }
             // Also a peer that stands still or does not understand.
             _ => sleep(VERBS_LISTEN_PAUSE).await,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep};
 
 use super::carry::{Piece, PieceError, carry};
@@ -24,8 +24,8 @@ use crate::engine::{Op, TransferError};
 use crate::exports::{Access as Granted, Exports, Wanted};
 use crate::ids::{RemoteKey, SessionId};
 use crate::limits::{
-    VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX, VERBS_PROBE_BYTES,
-    VERBS_PULL_GRACE, VERBS_ROOM_POLL, VERBS_ROOM_TIMEOUT,
+    VERBS_ANSWERS_MAX, VERBS_IDLE_LONG, VERBS_IDLE_MIN, VERBS_KEYS_MAX, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX,
+    VERBS_PROBE_BYTES, VERBS_PULL_GRACE, VERBS_ROOM_POLL, VERBS_ROOM_TIMEOUT, VERBS_SLICE_BYTES,
 };
 use crate::link::{BoxFuture, Service, Session};
 use crate::memory::{Memory, Slice};
@@ -53,6 +53,10 @@ pub(super) struct Connected {
     pub(super) paths: Arc<Paths>,
     pub(super) grants: Grants,
     room: Room,
+    /// A permit per call that is worked on, which goes on when nobody waits for its answer any more.
+    answers: Arc<Semaphore>,
+    /// Held while queue pairs are made for it: what it has at once beyond what it may keep is one call's.
+    connecting: tokio::sync::Mutex<()>,
     /// Exports that are not registered by their owner, registered for this peer: by key, one region per rail.
     lent: Mutex<HashMap<(RemoteKey, usize), Arc<MemoryRegion>>>,
 }
@@ -100,13 +104,8 @@ impl fmt::Debug for RdmaTarget {
 impl Service for RdmaTarget {
     fn call(&self, session: Arc<Session>, deadline: Instant, request: Bytes) -> BoxFuture<'static, Bytes> {
         let inner = Arc::clone(&self.inner);
-        // A task of its own: what it reads into memory is ended in order, also when nobody waits for the answer.
-        let answering = self
-            .inner
-            .runtime
-            .spawn(async move { inner.answer(&session, deadline, &request).await });
         Box::pin(async move {
-            let told = answering.await.unwrap_or_else(|error| failed(&error.to_string()));
+            let told = inner.answer_apart(session, deadline, request).await;
             told.encode().into()
         })
     }
@@ -117,6 +116,8 @@ impl Service for RdmaTarget {
             paths: self.inner.rails.paths(false),
             grants: Grants::new(),
             room: Room::default(),
+            answers: Arc::new(Semaphore::new(VERBS_ANSWERS_MAX)),
+            connecting: tokio::sync::Mutex::default(),
             lent: Mutex::default(),
         };
         let mut sessions = self.inner.sessions.lock();
@@ -171,40 +172,64 @@ fn failed(reason: &str) -> Tell {
 }
 
 impl Inner {
-    async fn answer(self: &Arc<Self>, session: &Arc<Session>, deadline: Instant, request: &[u8]) -> Tell {
+    /// Answers in a task of its own: what it reads into memory is ended in order, also when nobody waits for the answer.
+    async fn answer_apart(self: Arc<Self>, session: Arc<Session>, deadline: Instant, request: Bytes) -> Tell {
+        // A call may come after its link has ended. Nobody would end what is set up for it then.
+        let known = || self.sessions.lock().get(&name_of(&session)).cloned();
+        let Some(answers) = known().map(|connected| Arc::clone(&connected.answers)) else {
+            return failed("the link has ended");
+        };
+        // The semaphore is never closed.
+        let Ok(place) = answers.acquire_owned().await else {
+            return failed("the link has ended");
+        };
+        let Some(connected) = known() else {
+            return failed("the link has ended");
+        };
+        let (inner, runtime) = (Arc::clone(&self), self.runtime.clone());
+        let answering = runtime.spawn(async move {
+            let told = inner.answer(&connected, deadline, &request).await;
+            drop(place);
+            told
+        });
+        answering.await.unwrap_or_else(|error| failed(&error.to_string()))
+    }
+
+    async fn answer(self: &Arc<Self>, connected: &Arc<Connected>, deadline: Instant, request: &[u8]) -> Tell {
         let Some(ask) = Ask::decode(request) else {
             return failed("the request cannot be understood");
         };
-        // A call may come after its link has ended. Nobody would end what is set up for it then.
-        let Some(connected) = self.sessions.lock().get(&name_of(session)).cloned() else {
-            return failed("the link has ended");
-        };
         match ask {
-            Ask::Connect { any_subnet, offers } => self.connect(&connected, any_subnet, offers).await,
+            Ask::Connect { any_subnet, offers } => self.connect(connected, any_subnet, offers).await,
             Ask::Rest(paths) => {
                 connected.paths.end(&paths);
-                self.grants_lost(&connected, |path| paths.contains(&path.number));
+                self.grants_lost(connected, |path| paths.contains(&path.number));
                 Tell::Done
             }
             Ask::Listen => connected.room.next(VERBS_LISTEN_TIMEOUT).await,
-            Ask::Resolve { key } => self.resolve(&connected, key),
+            Ask::Resolve { key } => self.resolve(connected, key),
             Ask::Pull(pulls) => {
                 let deadline = deadline.checked_sub(VERBS_PULL_GRACE).unwrap_or(deadline);
                 let named = named_paths(&pulls);
-                let results = self.pull(&connected, pulls, deadline).await;
+                let results = self.pull(connected, pulls, deadline).await;
                 let is_up = |number: &u8| connected.paths.up().iter().any(|path| path.number == *number);
                 let away = named.into_iter().filter(|number| !is_up(number)).collect();
                 Tell::Pulled { results, away }
             }
-            Ask::Grant(wants) => Tell::Granted(self.grant(&connected, wants, deadline).await),
-            Ask::Settle(settles) => Tell::Settled(self.settle(&connected, settles).await),
+            Ask::Grant(wants) => Tell::Granted(self.grant(connected, wants, deadline).await),
+            Ask::Settle(settles) => Tell::Settled(self.settle(connected, settles).await),
         }
     }
 
     async fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
+        let _one_at_a_time = connected.connecting.lock().await;
         let (mut chosen, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut used: Vec<usize> = connected.paths.up().iter().map(|path| path.rail).collect();
         for offer in &offers {
+            if usize::from(offer.path) >= VERBS_PATHS_MAX {
+                refused.push(format!("there are no more than {VERBS_PATHS_MAX} paths"));
+                continue;
+            }
             let rails = self.rails.all().iter().enumerate();
             let up = rails.filter_map(|(number, rail)| Some((number, rail.address().ok()?)));
             let fits = up.filter(|(_, address)| any_subnet || address.subnet == offer.subnet);
@@ -393,6 +418,7 @@ impl Inner {
             offset_bytes: pull.offset_bytes,
             len_bytes,
         };
+        sound_range(&wanted)?;
         // Dropped when nothing of it is under way any more: `carry` returns only then.
         let granted = self.exports.begin(connected.session, &wanted)?;
         // It may have been revoked while the guard was asked.
@@ -414,6 +440,20 @@ impl Inner {
         let crc64 = landed(&granted, len_bytes)?;
         self.rails.writes().pulled.add(len_bytes);
         Ok(crc64)
+    }
+}
+
+/// Refuses ranges that no initiator asks for in one piece: what one of them costs is bounded, the checksum of what landed
+/// among it.
+pub(super) fn sound_range(wanted: &Wanted) -> Result<(), TransferError> {
+    match (1..=VERBS_SLICE_BYTES).contains(&wanted.len_bytes) {
+        true => Ok(()),
+        false => Err(TransferError::Invalid {
+            reason: format!(
+                "a range of {} bytes, which is none to write in one piece",
+                wanted.len_bytes
+            ),
+        }),
     }
 }
 
