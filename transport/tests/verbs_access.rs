@@ -11,7 +11,8 @@ use std::sync::Arc;
 use support::{End, MEMORY_BYTES, named_devices, pair, post};
 use tenon_transport::Memory;
 use tenon_transport::verbs::{
-    Access, MemoryRegion, Payload, QueuePairState, RegionKey, Remote, SendRequest, Status, Timing, failed_releases,
+    Access, FailedReleases, MemoryRegion, Payload, QueuePairState, RegionKey, Remote, SendRequest, Status, Timing,
+    failed_releases,
 };
 
 fn two_ends() -> Option<(End, End)> {
@@ -25,7 +26,7 @@ async fn assert_in_service(a: &mut End, b: &mut End) {
     post(&queue_pair, SendRequest::read(b.remote(0), vec![a.part(0, 64)], 99));
     a.success(99).await;
     b.nothing_more();
-    assert_eq!(failed_releases(), 0);
+    assert_eq!(failed_releases(), FailedReleases::default());
 }
 
 #[tokio::test]

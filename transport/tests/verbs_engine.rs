@@ -18,6 +18,7 @@ use support::{SERVER, SESSION, Server, client_identity, loopback, serving, soon}
 use tenon_transport::conformance::one_sided_conformance;
 use tenon_transport::link::NoSecret;
 use tenon_transport::verbs::engine::{OpenError, PushPolicy, RdmaConnection};
+use tenon_transport::verbs::{FailedReleases, failed_releases};
 use tenon_transport::{Guard, Hold, Memory, Op, Refused, Rights, SessionId, Transfer, TransferError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -351,5 +352,5 @@ async fn a_thousand_failures_leave_nothing_behind() {
         assert!(into.to_vec() == pattern(1 << 20));
     }
     are_again(&before).await;
-    assert_eq!(tenon_transport::verbs::failed_releases(), 0);
+    assert_eq!(failed_releases(), FailedReleases::default());
 }

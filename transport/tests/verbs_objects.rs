@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use support::{End, IMPATIENT, MEMORY_BYTES, Named, PATIENCE, connect, counted, named_devices, pair, post};
 use tenon_transport::Memory;
 use tenon_transport::verbs::{
-    Access, AsyncEvent, AsyncEvents, Done, GidKind, LinkLayer, MemoryRegion, MemoryWindow, Payload, PortState,
-    PostFailure, QueuePairOptions, QueuePairState, ReceiveRequest, RegionKey, Remote, SendRequest, Status, Timing,
-    VerbsError, devices, failed_releases, judge_gids,
+    Access, AsyncEvent, AsyncEvents, Done, FailedReleases, GidKind, LinkLayer, MemoryRegion, MemoryWindow, Payload,
+    PortState, PostFailure, QueuePairOptions, QueuePairState, ReceiveRequest, RegionKey, Remote, SendRequest, Status,
+    Timing, VerbsError, devices, failed_releases, judge_gids,
 };
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
@@ -328,7 +328,7 @@ async fn buffers_stay_until_their_request_is_complete_even_if_all_else_is_droppe
     }
     assert!(kept_memory.upgrade().is_none() && kept_region.upgrade().is_none());
     a.nothing_more();
-    assert_eq!(failed_releases(), 0);
+    assert_eq!(failed_releases(), FailedReleases::default());
 }
 
 #[tokio::test]
@@ -426,6 +426,7 @@ async fn windows_give_access_and_take_it_back() {
         );
         window.invalidate(4).unwrap();
         assert_eq!(b.success(4).await.done, Done::Invalidate);
+        window.invalidated();
         let twice = window.invalidate(5).unwrap_err();
         assert!(matches!(twice.failure, PostFailure::Window { bound: false }), "{twice}");
         let next = window.bind(b.part(0, 4096), Access::REMOTE_WRITE, 6).unwrap();
@@ -442,7 +443,38 @@ async fn windows_give_access_and_take_it_back() {
     let started = Instant::now();
     drop((peer, queue_pair, window));
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    assert_eq!(failed_releases(), 0);
+    assert_eq!(failed_releases(), FailedReleases::default());
+}
+
+#[tokio::test]
+async fn a_region_outlives_a_window_that_could_not_be_invalidated() {
+    let Some((a, mut b, _alone)) = two_ends().await else {
+        return;
+    };
+    if !b.device.attributes().windows {
+        println!("skipped: {} has no windows of type 2", b.device.name());
+        return;
+    }
+    let (_queue_pair, peer) = pair(&a, &b, Timing::default());
+    let memory = Arc::new(Memory::anonymous(4096).unwrap());
+    let access = Access::LOCAL_WRITE | Access::BIND_WINDOWS;
+    let region = MemoryRegion::register(&b.domain, memory.whole(), access).unwrap();
+    let window = MemoryWindow::new(&peer).unwrap();
+    window
+        .bind(region.part(0..4096).unwrap(), Access::REMOTE_WRITE, 1)
+        .unwrap();
+    assert_eq!(b.success(1).await.done, Done::Bind);
+    peer.fail().unwrap();
+    window.invalidate(2).unwrap();
+    assert_eq!(b.next().await.status, Status::Flushed);
+    drop(region);
+    assert_eq!(
+        failed_releases(),
+        FailedReleases::default(),
+        "the window is still bound to it"
+    );
+    drop(window);
+    assert_eq!(failed_releases(), FailedReleases::default());
 }
 
 #[tokio::test]
@@ -488,7 +520,7 @@ async fn two_hundred_failures_leave_nothing_behind_in_the_kernel() {
     let after = counted(&names);
     println!("before {before:?}\nafter  {after:?}");
     assert_eq!(before, after);
-    assert_eq!(failed_releases(), 0);
+    assert_eq!(failed_releases(), FailedReleases::default());
 }
 
 #[tokio::test]

@@ -14,8 +14,9 @@ use super::request::{Binding, PostError, PostFailure, SendRequest};
 /// A window of one queue pair: only the peer of that queue pair can use its key. Whether the device holds the peer to
 /// the window's bounds must be probed: software devices do not.
 ///
-/// A window keeps the region it is bound to, and its queue pair: it is released before either. Dropping it takes the
-/// access away, and is safe at any time; but a bound window should be invalidated first, or its queue pair be in ERR.
+/// A window keeps the region it is bound to, and its queue pair: it is released before either, since a device does not let go
+/// of a region that has a window bound to it. Dropping it takes the access away, and is safe at any time; but a bound window
+/// should be invalidated first, or its queue pair be in ERR.
 pub struct MemoryWindow<T: Send + 'static> {
     /// Released first.
     raw: Arc<raw::Mw>,
@@ -24,8 +25,10 @@ pub struct MemoryWindow<T: Send + 'static> {
 }
 
 struct Bound {
-    /// The part that it gives access to.
-    part: Option<Local>,
+    is_bound: bool,
+    /// What the device may have it bound to: the part that it gives access to last, before it those whose invalidation was
+    /// posted and is not known to have been carried out.
+    parts: Vec<Local>,
     /// The key of the last binding, or the one it was made with.
     key: RegionKey,
 }
@@ -40,7 +43,8 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
         let raw = raw::Mw::new(&queue_pair.raw.pd);
         let raw = raw.map_err(|source| queue_pair.device().failed("allocate a memory window", source))?;
         let bound = Mutex::new(Bound {
-            part: None,
+            is_bound: false,
+            parts: Vec::new(),
             key: RegionKey(raw.key),
         });
         Ok(Self {
@@ -58,7 +62,7 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
     /// [`PostFailure::Window`] if it is bound, and those of [`QueuePair::post_send`], with the context.
     pub fn bind(&self, part: Local, access: Access, context: T) -> Result<RegionKey, PostError<T>> {
         let mut bound = self.bound.lock();
-        if bound.part.is_some() {
+        if bound.is_bound {
             return Err(rejected(PostFailure::Window { bound: true }, context));
         }
         let key = next_key(bound.key);
@@ -70,23 +74,37 @@ impl<T: Send + fmt::Debug + 'static> MemoryWindow<T> {
         };
         self.post(SendRequest::bind(binding, context))?;
         self.raw.bound(key.0);
-        *bound = Bound { part: Some(part), key };
+        bound.parts.push(part);
+        (bound.is_bound, bound.key) = (true, key);
         Ok(key)
     }
 
     /// Posts a request that takes the access away: once it is complete the key is no good any more, and what the peer
-    /// had under way is refused. The window may be bound again at once: the queue pair keeps the order.
+    /// had under way is refused. The window may be bound again at once: the queue pair keeps the order. Once it is complete
+    /// with success, say so by [`MemoryWindow::invalidated`]; if it fails, the window stays what it was.
     ///
     /// # Errors
     /// [`PostFailure::Window`] if it is not bound, and those of [`QueuePair::post_send`], with the context.
     pub fn invalidate(&self, context: T) -> Result<(), PostError<T>> {
         let mut bound = self.bound.lock();
-        let Some(part) = bound.part.clone() else {
+        let part = bound.parts.last().filter(|_| bound.is_bound);
+        let Some(part) = part.cloned() else {
             return Err(rejected(PostFailure::Window { bound: false }, context));
         };
         self.post(SendRequest::invalidate(bound.key, part, context))?;
-        bound.part = None;
+        bound.is_bound = false;
         Ok(())
+    }
+
+    /// The device has invalidated it, as often as was posted: it lets go of what it was bound to.
+    pub fn invalidated(&self) {
+        let mut bound = self.bound.lock();
+        let kept = usize::from(bound.is_bound);
+        let gone = bound.parts.len().saturating_sub(kept);
+        let gone: Vec<Local> = bound.parts.drain(..gone).collect();
+        drop(bound);
+        // Deregistering takes time: without the lock.
+        drop(gone);
     }
 
     /// Posts a request of this window. One that is refused is taken apart: it must not be posted later, when the window
@@ -115,7 +133,7 @@ fn next_key(key: RegionKey) -> RegionKey {
 impl<T: Send + 'static> fmt::Debug for MemoryWindow<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryWindow")
-            .field("part", &self.bound.lock().part)
+            .field("parts", &self.bound.lock().parts)
             .finish_non_exhaustive()
     }
 }

@@ -107,8 +107,9 @@ mod window_probe;
 
 pub mod engine;
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
+
+use parking_lot::Mutex;
 
 pub use async_events::{AsyncEvent, AsyncEvents};
 pub use completion_channel::CompletionChannel;
@@ -125,23 +126,32 @@ pub use timing::Timing;
 pub use transition::{Attribute, QueuePairState};
 pub use window_probe::{Enforced, Windows, probe_windows};
 
-static FAILED_RELEASES: AtomicU64 = AtomicU64::new(0);
+/// Objects that a device refused to release, in the life of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedReleases {
+    /// How many there were.
+    pub count: u64,
+    /// What the first one was, and why: others may follow from it, such as a domain from a region in it.
+    pub first: Option<String>,
+}
+
+static FAILED_RELEASES: Mutex<FailedReleases> = Mutex::new(FailedReleases { count: 0, first: None });
 
 /// Objects that a device refused to release, in the life of this process. What they could still touch is kept for good:
-/// any value but zero is a leak, and a bug here or in a driver.
+/// any but none is a leak, and a bug here or in a driver.
 #[must_use]
-pub fn failed_releases() -> u64 {
-    FAILED_RELEASES.load(Ordering::Relaxed)
+pub fn failed_releases() -> FailedReleases {
+    FAILED_RELEASES.lock().clone()
 }
 
 /// Logs and counts an object that could not be released; true if it could not.
-fn not_released(object: &'static str, result: io::Result<()>) -> bool {
-    match result {
-        Ok(()) => false,
-        Err(error) => {
-            FAILED_RELEASES.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, object, "an RDMA object could not be released and is leaked");
-            true
-        }
-    }
+fn not_released(object: impl fmt::Display, result: io::Result<()>) -> bool {
+    let Err(error) = result else {
+        return false;
+    };
+    tracing::error!(%error, %object, "an RDMA object could not be released and is leaked");
+    let mut failed = FAILED_RELEASES.lock();
+    failed.count += 1;
+    failed.first.get_or_insert_with(|| format!("{object}: {error}"));
+    true
 }

@@ -74,7 +74,12 @@ macro_rules! released_on_drop {
             fn drop(&mut self) {
                 // SAFETY: the object exists until here, where it is released once. Whatever uses it holds a count of
                 // its owner, so nothing does any more; events about it were acknowledged as they were taken.
-                not_released($what, checked(unsafe { ib::$function(self.$handle.ptr()) }));
+                let result = checked(unsafe { ib::$function(self.$handle.ptr()) });
+                let object = format_args!(
+                    concat!($what, " {:?} (", stringify!($function), ")"),
+                    self.$handle
+                );
+                not_released(object, result);
             }
         }
     };
@@ -318,7 +323,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: posted requests that use it hold a count of it, and so do windows on it; released once.
         let result = checked(unsafe { ib::ibv_dereg_mr(self.mr.ptr()) });
-        if not_released("memory region", result) {
+        if not_released(format_args!("memory region {:?} (ibv_dereg_mr)", self.mr), result) {
             // The device may still touch the range: it stays mapped for good.
             mem::forget(self.slice.take());
         }
@@ -560,7 +565,7 @@ impl<T: Send + 'static> Drop for Qp<T> {
         self.cq.absorb();
         // SAFETY: windows on it hold a count of it, and its events are acknowledged as they are taken; destroyed once.
         let result = checked(unsafe { ib::ibv_destroy_qp(self.qp.ptr()) });
-        if not_released("queue pair", result) {
+        if not_released(format_args!("queue pair {} (ibv_destroy_qp)", self.number), result) {
             // The device may still touch the buffers: their owner stays for good.
             mem::forget(Arc::clone(&self.posted));
         } else {

@@ -13,9 +13,7 @@ use crate::verbs::{Access, Local, MemoryWindow, Remote, Status};
 /// something else waits for that.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Goes before its part: if it was not invalidated, the part's region cannot go.
     window: MemoryWindow<Ticket>,
-    part: Local,
     path: Arc<Path>,
     remote: Remote,
 }
@@ -27,7 +25,7 @@ impl Opened {
         let address = part.address();
         let flight = Flight::new(1);
         let ticket = timeout_at(deadline, path.ticket(&flight, 0)).await.ok()??;
-        let key = match window.bind(part.clone(), Access::REMOTE_WRITE, ticket) {
+        let key = match window.bind(part, Access::REMOTE_WRITE, ticket) {
             Ok(key) => key,
             Err(error) => {
                 tracing::debug!(path = path.number, %error, "a window is not bound");
@@ -42,12 +40,7 @@ impl Opened {
         if is_in_time && flight.statuses()[0] == Some(Status::Success) {
             let remote = Remote { address, key };
             let path = Arc::clone(path);
-            return Some(Self {
-                window,
-                part,
-                path,
-                remote,
-            });
+            return Some(Self { window, path, remote });
         }
         end(paths, path, &flight).await;
         None
@@ -67,7 +60,7 @@ impl Opened {
     /// called can be seen: the device completes the request behind them. A queue pair on which that fails is ended; then
     /// nothing lands because it is in ERR.
     pub(super) async fn close(self, paths: &Paths) {
-        let Self { window, part, path, .. } = self;
+        let Self { window, path, .. } = self;
         let flight = Flight::new(1);
         let invalidating = async {
             let ticket = path.ticket(&flight, 0).await?;
@@ -81,13 +74,12 @@ impl Opened {
             flight.statuses()[0]
         };
         match timeout(VERBS_FLUSH_TIMEOUT, invalidating).await.ok().flatten() {
-            Some(Status::Success) => path.keep_window(window),
-            _ => {
-                end(paths, &path, &flight).await;
-                drop(window);
+            Some(Status::Success) => {
+                window.invalidated();
+                path.keep_window(window);
             }
+            _ => end(paths, &path, &flight).await,
         }
-        drop(part);
     }
 }
 
