@@ -357,15 +357,18 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         rails.register(buffers.source().memory())?,
         rails.register(buffers.landing().memory())?,
     ];
-    let round_bytes = effort.sizes.iter().map(|size| size.round_bytes).max();
     let site = |end: &End| Site {
         address: Some(end.address),
         rdma_device: Some(end.device.clone()),
     };
-    let segment = |bytes| Segment { bytes, slots: None };
-    // At the holder room for what is got, for what is put, and a third for what alignment and late removals take.
-    let holds = segment(3 * round_bytes.context("there is no such size")?);
-    let cluster = Cluster::start_at(&[(segment(8 << 20), site(&ends[0])), (holds, site(&ends[1]))])?;
+    let segments = [
+        Segment {
+            bytes: 8 << 20,
+            slots: None,
+        },
+        holding(&effort.sizes)?,
+    ];
+    let cluster = Cluster::start_at(&[(segments[0], site(&ends[0])), (segments[1], site(&ends[1]))])?;
     let over = |rdma, rails| Transports {
         rdma,
         rails,
@@ -413,6 +416,16 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     }
     println!("{}", report.line());
     Ok(())
+}
+
+/// The holder's segment: room for what is got, for what is put, and a third for what alignment and late removals take. Objects may be
+/// shorter than those that a segment has slots for by default.
+fn holding(sizes: &[Size]) -> Result<Segment> {
+    let round_bytes = sizes.iter().map(|size| size.round_bytes).max();
+    Ok(Segment {
+        bytes: 3 * round_bytes.context("there is no such size")?,
+        slots: sizes.iter().map(|size| 3 * size.transfers()).max(),
+    })
 }
 
 /// What starting perftest costs, in seconds of processors: most of a run of few bytes.
