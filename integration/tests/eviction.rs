@@ -23,6 +23,12 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the store is kept full, and the variable that says otherwise.
 const CHURN: Duration = Duration::from_secs(6);
+/// In a longer one a segment comes and another one goes.
+const COMES_AND_GOES_FROM: Duration = Duration::from_secs(20);
+/// Room for what is pinned comes with evictions; a busy machine gets more time.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+/// On a busy machine it lasts until so many are stored: more than the nodes hold.
+const CHURN_PUTS_MIN: u64 = 400;
 const CHURN_VARIABLE: &str = "CHURN_SECONDS";
 
 fn name(key: &str) -> ObjectName {
@@ -206,7 +212,8 @@ struct Churn {
 
 impl Churn {
     fn goes_on(&self) -> bool {
-        Instant::now() < self.until && self.failures.lock().expect("failures").is_empty()
+        let is_over = Instant::now() >= self.until && self.stored.load(Ordering::Relaxed) >= CHURN_PUTS_MIN;
+        !is_over && self.failures.lock().expect("failures").is_empty()
     }
 
     fn failed(&self, what: String) {
@@ -257,6 +264,28 @@ impl Churn {
     }
 }
 
+/// In the middle of everything a segment comes, and another one is drained and goes; what is pinned is moved.
+fn come_and_go(node: &Node, at: Instant) {
+    std::thread::sleep(at.saturating_duration_since(Instant::now()));
+    let http = node.http();
+    let mounted = http.post("/v1/segments", &json!({ "len_bytes": SEGMENT_BYTES }));
+    assert_eq!(mounted.expect(201).json()["state"], "active");
+    http.post("/v1/segments/1/drain", &json!({})).expect(200);
+    wait::until(DRAINED_WITHIN, "a segment is drained of what is pinned", || {
+        let listed = http.get(&format!("/v1/segments?node={}", node.id())).expect(200).json();
+        let segments = listed["segments"].as_array().expect("segments");
+        let draining = segments.iter().find(|info| info["segment"] == 1).expect("it is there");
+        match &draining["draining"]["pinned_objects"] {
+            pinned if *pinned == 0 => Ok(()),
+            _ => Err(draining["draining"].clone()),
+        }
+    });
+    let gone = http
+        .delete("/v1/segments/1?graceful_ms=2000&timeout_ms=20000")
+        .expect(200);
+    println!("a segment has come, another one gone: {}", gone.json()["draining"]);
+}
+
 /// Fills two nodes, of which 30 % are pinned, and goes on putting.
 fn churn(lasts: Duration) {
     let cluster = Cluster::start_with(&ClusterOptions {
@@ -291,6 +320,9 @@ fn churn(lasts: Duration) {
     for client in 0..2 {
         tasks.push(runtime.spawn(Arc::clone(&churn).write(client)));
         tasks.push(runtime.spawn(Arc::clone(&churn).read(client, client as u64)));
+    }
+    if lasts >= COMES_AND_GOES_FROM {
+        come_and_go(&cluster[0], churn.until - lasts / 2);
     }
     for task in tasks {
         runtime.block_on(task).expect("no writer or reader panics");
