@@ -7,7 +7,7 @@ SHELL := bash
 CARGO ?= cargo
 # The first of the four ports that `make run` uses, two per node.
 PORT ?= 7600
-# Seeds for `make simulate`: one, or a range, of any runs or of a profile (`links:1..500`; halts, lives, echoes, full).
+# Seeds for `make simulate`: one, or a range, of any runs or of a profile (`links:1..500`; halts, lives, echoes, full, moves).
 SEEDS ?= 1..5000
 # How long `make churn` lasts.
 CHURN_SECONDS ?= 600

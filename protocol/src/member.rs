@@ -284,7 +284,8 @@ pub struct Withdrawal {
 /// What is known of one key, as one home passes it to the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorEntry {
-    /// The sealed object, if any.
+    /// The sealed object, if any. If it is the one that was withdrawn, its replica has been evicted, by its holder and generation: it was the
+    /// last one that the first home knew, and others may be left.
     pub sealed: Option<HomeEntry>,
     /// The accepted object that is not sealed yet, if any.
     pub pending: Option<HomeEntry>,

@@ -41,6 +41,10 @@ pub enum Bug {
     EndsAreNotRetold,
     /// Of the ends of puts that a home tells its partner later it tells the first few, and takes them for all.
     FewEndsAreRetold,
+    /// What an object has taken the place of comes back when that one is gone.
+    ReplacedIsNotBuried,
+    /// The second home has copies dropped that the first did not tell it of.
+    OtherCopiesAreDropped,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -54,7 +58,7 @@ mod planting {
 
     impl Bug {
         /// Every bug.
-        pub const ALL: [Self; 16] = [
+        pub const ALL: [Self; 18] = [
             Self::SealsUnaccepted,
             Self::MissesUnsettled,
             Self::SecondDecides,
@@ -71,6 +75,8 @@ mod planting {
             Self::SecondIsNotTold,
             Self::EndsAreNotRetold,
             Self::FewEndsAreRetold,
+            Self::ReplacedIsNotBuried,
+            Self::OtherCopiesAreDropped,
         ];
     }
 

@@ -3,7 +3,7 @@
 
 use super::entry::{Object, Pending};
 use super::inquire::{Inquiry, Verdict};
-use super::work::{Asker, Decision, Job, JobKind, Purpose, Step};
+use super::work::{Asker, Decision, Job, JobKind, Purpose, Seal, Step};
 use super::{Action, Directory, is_gone};
 use crate::limits::{
     CONTESTED_CHECK_MS, CONTESTED_MAX, DIRECTORY_KEYS_MAX, DIRECTORY_QUESTION_MS, PAID_AT_ONCE_MAX, PENDING_CHECK_MS,
@@ -12,7 +12,7 @@ use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, Version};
+use tenon_protocol::ids::{Epoch, KeyHash, NodeId, Version};
 use tenon_protocol::member::{
     HolderAnswer, HolderQuestion, HolderQuestionKind, HomeAnswer, HomeEntry, Homes, MirrorEntry, OwedDrop,
 };
@@ -91,9 +91,11 @@ impl Directory {
         }
         let epoch = self.tombstones.epoch(key);
         let buried = self.entries.change(key, |entry| {
-            entry
-                .sealed
-                .take_if(|object| object.version.epoch.0 < epoch || Some(object.version) == told.withdrawn)
+            entry.sealed.take_if(|object| {
+                // Of several replicas others may be left: readers find out.
+                let is_withdrawn = Some(object.version) == told.withdrawn && !object.has_copies();
+                object.version.epoch.0 < epoch || is_withdrawn
+            })
         });
         if let Some(object) = buried.filter(|object| object.version.epoch.0 < epoch) {
             if Some(object.version) != told.withdrawn {
@@ -158,7 +160,7 @@ impl Directory {
         } else if present.version.epoch != version.epoch {
             self.replace(key, object);
         } else if present.may_join(&object) {
-            return self.join(key, asker, object);
+            return self.join(key, asker, object, source);
         } else {
             let mut inquiry = Inquiry::of(&present);
             let verdict = self.inquire(key, &mut inquiry);
@@ -167,13 +169,17 @@ impl Directory {
         self.claimed(asker);
     }
 
-    /// A holder has the key's object, as is known or not. The second home tells nobody; it is told by the holder itself.
-    fn join(&mut self, key: KeyHash, asker: Asker, object: Object) {
+    /// A holder has the key's object, as is known or not. The second home tells nobody; it is told by the holder itself. What the first
+    /// home does not know is told it by holders alone: what its partner says may have gone meanwhile.
+    fn join(&mut self, key: KeyHash, asker: Asker, object: Object, source: Source) {
+        let is_first = asker.homes.first == self.node;
+        if is_first && source == Source::Partner {
+            return self.claimed(asker);
+        }
         let is_changed = self.entries.change(key, |entry| {
             let known = entry.sealed.as_mut().expect("its object is joined");
             known.gain(&object.replicas)
         });
-        let is_first = asker.homes.first == self.node;
         if is_changed && is_first && object.replicas.iter().any(|replica| replica.is_copy) {
             return self.mirror(key, asker, Decision::Gained);
         }
@@ -192,15 +198,16 @@ impl Directory {
         let (homes, version, holders) = (object.homes, object.version, object.holders());
         let has_copies = object.has_copies();
         let before = self.entries.change(key, |entry| entry.sealed.replace(object));
-        let Some(mut before) = before else { return };
-        if before.version.epoch < version.epoch {
-            // Should this one go, the one before must not come back.
-            self.tombstones
-                .raise(self.now, key, homes, version.epoch.0, before.drops());
+        let beaten = before.iter().filter(|before| before.version.epoch < version.epoch);
+        if version.epoch > Epoch(1) && !is_planted(Bug::ReplacedIsNotBuried) {
+            // Should this one go, none before must come back, and none that comes after may be below it.
+            let owed: Vec<OwedDrop> = beaten.flat_map(Object::drops).collect();
+            self.tombstones.raise(self.now, key, homes, version.epoch.0, owed);
         }
+        let Some(mut before) = before else { return };
         let is_same = before.version == version;
         // Which holders have a copy the first home says; one that it has not heard of yet tells it again.
-        let is_joined = is_same && (has_copies || before.has_copies());
+        let is_joined = is_same && (has_copies || before.has_copies()) && !is_planted(Bug::OtherCopiesAreDropped);
         if !is_joined && !before.lose(|replica| is_same && holders.contains(&replica.holder)) {
             self.release(key, before);
         }
@@ -445,6 +452,9 @@ impl Directory {
             Some(Verdict::Failed(error)) => Err(error),
             Some(Verdict::NotHeld) => {
                 let version = inquiry.version;
+                if let Some(later) = self.later_pending(key, asker.homes, version) {
+                    return self.check_later(key, asker, version, later);
+                }
                 let lost = self
                     .entries
                     .change(key, |entry| entry.sealed.take_if(|object| object.version == version));
@@ -454,5 +464,43 @@ impl Directory {
             }
         };
         self.reply(asker.token, answer);
+    }
+
+    /// An accepted object that comes after one that is gone, if this home may make it the key's.
+    fn later_pending(&self, key: KeyHash, homes: Homes, gone: Version) -> Option<(NodeId, Version)> {
+        let may_decide = homes.first == self.node || self.members.is_lost(homes.first);
+        let pending = self.entries.pending(key).filter(|_| may_decide)?;
+        let version = pending.object.version;
+        (version.epoch > gone.epoch).then(|| (pending.object.holder(), version))
+    }
+
+    /// An object is gone, and its holder may have dropped it for a later one that it has sealed and not reported yet: then that one is the
+    /// key's, and no reader finds nothing meanwhile.
+    fn check_later(&mut self, key: KeyHash, asker: Asker, gone: Version, (holder, later): (NodeId, Version)) {
+        self.ask_holder(key, holder, later, HolderQuestionKind::Confirm);
+        self.wait(key, asker, Step::CheckLater { gone, later });
+    }
+
+    /// The holder of an accepted object has answered, or not, whether it is sealed.
+    pub(super) fn later_checked(
+        &mut self,
+        key: KeyHash,
+        asker: Asker,
+        (gone, later): (Version, Version),
+        answer: Option<KeyResult<HolderAnswer>>,
+    ) {
+        let is_sealed = matches!(answer, Some(Ok(HolderAnswer::Confirmed { held: true })));
+        if is_sealed {
+            let (region, replace) = (None, false);
+            let seal = Seal {
+                version: later,
+                region,
+                replace,
+            };
+            return self.sealed(key, asker, seal);
+        }
+        self.entries
+            .change(key, |entry| entry.sealed.take_if(|object| object.version == gone));
+        self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
     }
 }

@@ -58,6 +58,7 @@ impl Directory {
             outcome: stored,
         };
         let withdrawn = (!is_left).then_some(version);
-        self.mirror(key, asker, Decision::Evicted { withdrawn, end });
+        let decision = Decision::Evicted { withdrawn, region, end };
+        self.mirror(key, asker, decision);
     }
 }

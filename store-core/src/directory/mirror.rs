@@ -7,10 +7,12 @@ use super::{Answer, Directory};
 use crate::limits::PENDING_CHECK_MS;
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, PutId, Version};
+use tenon_protocol::ids::{Incarnation, KeyHash, PutId, SegmentId, Slot, Version};
 use tenon_protocol::limits::{OWED_DROPS_TOLD_MAX, PUT_ENDS_MAX};
-use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, PutEnd};
-use tenon_protocol::message::Committed;
+use tenon_protocol::member::{
+    HomeAnswer, HomeEntry, HomeEvent, HomeEventKind, Homes, MirrorEntry, OwedDrop, PutEnd, Withdrawal,
+};
+use tenon_protocol::message::{Committed, Replica};
 
 impl Directory {
     /// Tells the partner what the key's entry is now; then goes on by [`Directory::mirrored`]. The second home tells
@@ -70,7 +72,13 @@ impl Directory {
                     supersede(&mut entry, before);
                 }
             }
-            Decision::Exists(end) | Decision::Evicted { end, .. } => entry.ended.push(*end),
+            Decision::Exists(end) => entry.ended.push(*end),
+            Decision::Evicted { withdrawn, region, end } => {
+                entry.ended.push(*end);
+                if entry.sealed.is_none() {
+                    entry.sealed = withdrawn.map(|version| gone(version, region));
+                }
+            }
             _ => {}
         }
         entry
@@ -118,7 +126,7 @@ impl Directory {
     }
 
     /// Takes the first home's word, unless it does not know of an object that is not superseded.
-    pub(super) fn take_mirror(&mut self, key: KeyHash, asker: Asker, told: MirrorEntry) {
+    pub(super) fn take_mirror(&mut self, key: KeyHash, asker: Asker, mut told: MirrorEntry) {
         if asker.homes.second != Some(self.node) {
             let message = "only the first home of a key tells the second what its entry is";
             return self.reply(asker.token, Err(ServiceError::new(ErrorCode::Conflict, message)));
@@ -131,6 +139,7 @@ impl Directory {
             return self.reply(asker.token, Ok(answer));
         }
         self.remember_ends(key, &told.ended);
+        self.lose_gone(key, &mut told);
         if let Some(object) = self.entries.sealed(key)
             && !is_superseded(&object, &told)
         {
@@ -157,6 +166,25 @@ impl Directory {
         }
         self.apply_mirror(key, asker.homes, told);
         self.reply(asker.token, Ok(HomeAnswer::Done { changed: true }));
+    }
+
+    /// A replica is gone, which was the last one that the first home knew. If there are others here, the object stays, and the first home is
+    /// told of it.
+    fn lose_gone(&mut self, key: KeyHash, told: &mut MirrorEntry) {
+        let withdrawn = told.withdrawn;
+        let Some(gone) = told.sealed.take_if(|gone| Some(gone.version) == withdrawn) else {
+            return;
+        };
+        let known = self.entries.sealed(key).filter(|object| object.version == gone.version);
+        let Some(mut known) = known else { return };
+        let is_meant = |replica: &Replica| {
+            let mut gone = gone.replicas.iter();
+            gone.any(|gone| (gone.holder, gone.generation) == (replica.holder, replica.generation))
+        };
+        if !known.lose(is_meant) {
+            self.entries.change(key, |entry| entry.sealed = Some(known));
+            told.withdrawn = None;
+        }
     }
 
     /// How a put has ended of which the partner says something else: that it is accepted, or how it ended.
@@ -235,6 +263,7 @@ impl Directory {
 /// What comes before an entry's sealed object is buried: should that one go, it must not come back.
 fn supersede(entry: &mut MirrorEntry, before: Option<HomeEntry>) {
     let epoch = entry.sealed.as_ref().map_or(0, |sealed| sealed.version.epoch.0);
+    let before = before.filter(|_| !is_planted(Bug::ReplacedIsNotBuried));
     if let Some(before) = before.filter(|before| before.version.epoch.0 < epoch) {
         entry.epoch = entry.epoch.max(epoch);
         let version = before.version;
@@ -242,6 +271,24 @@ fn supersede(entry: &mut MirrorEntry, before: Option<HomeEntry>) {
         entry
             .owed
             .extend(owed.take(OWED_DROPS_TOLD_MAX.saturating_sub(entry.owed.len())));
+    }
+}
+
+/// A replica that is gone, as the partner is told of it: by its holder and generation.
+fn gone(version: Version, region: &Withdrawal) -> HomeEntry {
+    let replica = Replica {
+        holder: region.holder,
+        incarnation: Incarnation(0),
+        segment: SegmentId(0),
+        offset_bytes: 0,
+        slot: Slot(0),
+        generation: region.generation,
+        is_copy: false,
+    };
+    HomeEntry {
+        version,
+        len_bytes: 0,
+        replicas: vec![replica],
     }
 }
 

@@ -224,6 +224,8 @@ pub(super) enum Step {
     Drop(Drops),
     /// Whether a pending object is sealed.
     Check { version: Version },
+    /// The same of one that comes after an object that is gone.
+    CheckLater { gone: Version, later: Version },
 }
 
 /// What the partner is told of.
@@ -245,6 +247,7 @@ pub(super) enum Decision {
     /// A replica was evicted, which was the object's last one if that is named. Its put has ended so.
     Evicted {
         withdrawn: Option<Version>,
+        region: Withdrawal,
         end: PutEnd,
     },
     /// A pending object was looked after; nobody waits.
@@ -414,6 +417,7 @@ impl Directory {
                 self.dropped(key, asker, drops, owed, answer.into_holders());
             }
             Step::Check { version } => self.checked(key, asker, version, answer.into_holders()),
+            Step::CheckLater { gone, later } => self.later_checked(key, asker, (gone, later), answer.into_holders()),
         }
         self.advance(key);
     }

@@ -170,6 +170,46 @@ fn of_two_tries_of_one_put_that_are_no_copies_one_is_dropped_as_before() {
 }
 
 #[test]
+pub(crate) fn a_copy_that_the_first_home_does_not_know_is_not_dropped_when_it_says_what_it_knows() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(SECOND, key(1), copy), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 2, 1)), exists(stored, false));
+    cluster.settle();
+    assert_eq!(holders_at(&mut cluster, SECOND), [0], "the first home's list stands");
+    assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&stored));
+}
+
+#[test]
+fn a_copy_that_only_the_second_home_knows_is_left_when_the_original_goes() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(SECOND, key(1), copy), done(true));
+    let report = evicted(&mut cluster, stored, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    for home in [FIRST, SECOND] {
+        assert_eq!(holders_at(&mut cluster, home), [1]);
+    }
+}
+
+#[test]
+fn a_late_word_of_the_second_home_does_not_bring_a_replica_back() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let late = HomeEventKind::Share(told(stored, 0, 1));
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    let report = evicted(&mut cluster, stored, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    assert_eq!(cluster.call(FIRST, key(1), late), done(true));
+    for home in [FIRST, SECOND] {
+        assert_eq!(holders_at(&mut cluster, home), [1]);
+    }
+}
+
+#[test]
 fn no_more_copies_are_remembered_than_there_may_be() {
     let mut cluster = met(9);
     let stored = cluster.store(FIRST, key(1), 1, 0);
@@ -181,7 +221,7 @@ fn no_more_copies_are_remembered_than_there_may_be() {
 }
 
 #[test]
-fn a_replacing_put_takes_the_place_of_the_object_and_has_it_dropped() {
+pub(crate) fn a_replacing_put_takes_the_place_of_the_object_and_has_it_dropped() {
     for home in [FIRST, SECOND] {
         let mut cluster = met(2);
         let before = cluster.store(FIRST, key(1), 1, 0);
@@ -268,4 +308,56 @@ fn a_home_that_was_away_learns_that_an_object_was_replaced() {
     cluster.holders[0].sealed.insert(key(1), before);
     assert_eq!(cluster.call(SECOND, key(1), publish(before, 0)), done(true));
     assert_eq!(cluster.located(SECOND, key(1)), None);
+}
+
+#[test]
+fn a_reader_that_finds_nothing_where_a_later_object_was_just_sealed_finds_that_one() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    let after = version(2, 2);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 0)).is_ok());
+    // Its holder had the one before, and reports later.
+    cluster.holders[0].sealed.insert(key(1), after);
+    let doubt = HomeEventKind::Doubt { version: before };
+    assert_eq!(cluster.call(FIRST, key(1), doubt), done(true));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(after));
+    }
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 0)), done(false));
+}
+
+#[test]
+fn a_reader_that_finds_nothing_before_a_later_object_is_sealed_has_the_home_forget_it() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 1)).is_ok());
+    cluster.holders[0].sealed.clear();
+    let doubt = HomeEventKind::Doubt { version: before };
+    assert_eq!(cluster.call(FIRST, key(1), doubt), done(true));
+    assert_eq!(cluster.located(FIRST, key(1)), None);
+    let after = version(2, 2);
+    cluster.holders[1].sealed.insert(key(1), after);
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 1)), done(true));
+    assert_eq!(cluster.located(FIRST, key(1)), Some(after));
+}
+
+#[test]
+fn what_comes_after_an_evicted_object_is_not_below_it() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    let after = version(2, 2);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 1)).is_ok());
+    // What it was to replace has gone before it is sealed.
+    let report = evicted(&mut cluster, before, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    cluster.holders[1].sealed.insert(key(1), after);
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 1)), done(true));
+    let report = evicted(&mut cluster, after, 1, 2);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    let degraded = false;
+    let version = version(2, 3);
+    assert_eq!(
+        cluster.call(FIRST, key(1), propose(3, 0, 1)),
+        Ok(HomeAnswer::Accepted { version, degraded })
+    );
 }

@@ -1,11 +1,11 @@
 //! Each known bug of a home is found by a test of one behaviour.
 
-use crate::{learning, missed, one_home, two_homes};
+use crate::{copies, learning, missed, one_home, two_homes};
 use std::panic::catch_unwind;
 use tenon_store_core::planted::{Bug, plant};
 
 /// In the order of [`Bug::ALL`]. The one that is left out is a holder's, and the simulation shows it.
-const FOUND: [(Bug, fn()); 15] = [
+const FOUND: [(Bug, fn()); 17] = [
     (
         Bug::MissesUnsettled,
         one_home::an_unsettled_home_does_not_say_miss_and_lets_puts_wait,
@@ -65,6 +65,14 @@ const FOUND: [(Bug, fn()); 15] = [
     (
         Bug::FewEndsAreRetold,
         missed::all_ends_of_a_key_that_were_decided_alone_are_told_however_many_it_has,
+    ),
+    (
+        Bug::ReplacedIsNotBuried,
+        copies::a_replacing_put_takes_the_place_of_the_object_and_has_it_dropped,
+    ),
+    (
+        Bug::OtherCopiesAreDropped,
+        copies::a_copy_that_the_first_home_does_not_know_is_not_dropped_when_it_says_what_it_knows,
     ),
 ];
 

@@ -2,9 +2,9 @@
 
 use crate::executor::Slot;
 use crate::message::{Answered, Ask, Body, Call, NoAnswer, Packet, Party, Tell};
-use crate::model::{Read, Refusal, RemovalEnd};
+use crate::model::{Manner, Read, Refusal, RemovalEnd};
 use crate::promises;
-use crate::world::Sim;
+use crate::world::{Sim, World};
 use rand::RngExt;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{PutId, SessionId, Version};
@@ -163,7 +163,8 @@ impl Sim {
     async fn put(&self, host: usize, key: usize, until: Until) {
         let put_id = self.with(|world| {
             let put_id = PutId::from_bytes(world.rng.random());
-            world.model.put_begins(put_id, key, world.now);
+            let manner = draw_manner(world);
+            world.model.put_begins(put_id, key, manner, world.now);
             put_id
         });
         self.try_put(host, put_id, until).await;
@@ -172,18 +173,18 @@ impl Sim {
 
     /// Tries a put, perhaps not for the first time, until it is answered or its time is over.
     async fn try_put(&self, first_host: usize, put_id: PutId, until: Until) {
-        let key = self.with(|world| world.model.puts[&put_id].key);
+        let (key, manner) = self.with(|world| (world.model.puts[&put_id].key, world.model.puts[&put_id].manner));
         let mut host = first_host;
         for tries in 1..=PUT_TRIES_MAX {
-            let (holder, began) = self.with(|world| {
+            let (holders, began) = self.with(|world| {
                 let holder = match world.rng.random_range(0..3) {
                     0 => host,
                     _ => world.rng.random_range(0..world.nodes.len()),
                 };
-                (holder, world.now)
+                (draw_holders(world, holder, manner), world.now)
             });
-            self.tell(|| format!("CLIENT at {host} puts {put_id} as key {key} on {holder}, try {tries}"));
-            let ended = self.put_once(host, holder, put_id, key, until).await;
+            self.tell(|| format!("CLIENT at {host} puts {put_id} as key {key} on {holders:?} {manner:?}, try {tries}"));
+            let ended = self.put_once(host, holders, put_id, key, until).await;
             self.tell(|| format!("CLIENT at {host} has put {put_id}: {ended:?}"));
             let is_over = self.with(|world| {
                 let time = (began, world.now);
@@ -204,20 +205,51 @@ impl Sim {
         }
     }
 
+    /// One try: the first of the holders commits, those of the others that have the bytes commit copies.
     async fn put_once(
+        &self,
+        host: usize,
+        holders: Vec<usize>,
+        put_id: PutId,
+        key: usize,
+        until: Until,
+    ) -> Result<Committed, Failure> {
+        let holder = holders[0];
+        self.set_down(host, holder, put_id, key, until).await?;
+        let mut further = Vec::new();
+        for other in holders.into_iter().skip(1) {
+            // What can't be had costs that replica.
+            if self.set_down(host, other, put_id, key, until).await.is_ok() {
+                further.push(other);
+            }
+        }
+        let commit = Call::Commit {
+            put_id,
+            key,
+            holder,
+            further,
+        };
+        match self.client_call(host, host, Ask::Serve(commit), until).await? {
+            Tell::Committed(committed) => Ok(committed?),
+            other => unreachable!("a commit is answered by {other:?}"),
+        }
+    }
+
+    /// Has a region set aside and writes there.
+    async fn set_down(
         &self,
         host: usize,
         holder: usize,
         put_id: PutId,
         key: usize,
         until: Until,
-    ) -> Result<Committed, Failure> {
-        let session = SessionId::from_bytes(put_id.to_bytes());
+    ) -> Result<(), Failure> {
         let reserve = Call::Reserve {
             put_id,
             key,
             holder,
-            session,
+            session: SessionId::from_bytes(put_id.to_bytes()),
+            replace: self.with(|world| world.model.puts[&put_id].manner.replace),
         };
         let region = match self.client_call(host, host, Ask::Serve(reserve), until).await? {
             Tell::Reserved(region) => region?,
@@ -230,11 +262,7 @@ impl Sim {
             // Another try of the put has the region, or it has ended. The commit will tell.
             self.tell(|| format!("CLIENT at {host} could not write {put_id}"));
         }
-        let commit = Call::Commit { put_id, key, holder };
-        match self.client_call(host, host, Ask::Serve(commit), until).await? {
-            Tell::Committed(committed) => Ok(committed?),
-            other => unreachable!("a commit is answered by {other:?}"),
-        }
+        Ok(())
     }
 
     /// A get, as its reader reports it.
@@ -354,4 +382,26 @@ impl Sim {
             self.client_sleep(300).await;
         }
     }
+}
+
+/// What a put asks for. In runs without variety nothing is drawn.
+fn draw_manner(world: &mut World) -> Manner {
+    let (copied, replaced) = (world.plan.variety.copied_percent, world.plan.variety.replaced_percent);
+    let mut is_one_of = |percent| percent > 0 && world.rng.random_range(0..100) < percent;
+    let replace = is_one_of(replaced);
+    let is_copied = is_one_of(copied);
+    let replicas = if is_copied { world.rng.random_range(2..=3) } else { 1 };
+    Manner { replace, replicas }
+}
+
+/// The holders of a try, of which the first is chosen already.
+fn draw_holders(world: &mut World, first: usize, manner: Manner) -> Vec<usize> {
+    let mut holders = vec![first];
+    for _ in 1..manner.replicas {
+        let other = world.rng.random_range(0..world.nodes.len());
+        if !holders.contains(&other) {
+            holders.push(other);
+        }
+    }
+    holders
 }

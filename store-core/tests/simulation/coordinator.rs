@@ -45,6 +45,8 @@ impl Sim {
             Ask::Member(request) => Tell::Member(self.serve_member(me, from.host(), request, deadline).await),
             Ask::Reserve(ask) => Tell::Reserved(self.reserve(me, ask)),
             Ask::Commit { put_id, key } => Tell::Committed(self.commit(me, put_id, key, deadline).await),
+            Ask::Copy { key, version } => Tell::Copied(self.commit_copy(me, key, version, deadline).await),
+            Ask::Take { key, entry } => Tell::Copied(self.take_over(me, from.host(), key, entry, deadline).await),
             Ask::Write { region, put_id } => {
                 let takes_ms = self.with(|world| world.rng.random_range(0..20));
                 Tell::Written(self.write(me, region, put_id, takes_ms).await)
@@ -106,16 +108,29 @@ impl Sim {
                 key,
                 holder,
                 session,
+                replace,
             } => {
                 let coordinator = self.id(me);
                 let owner = Owner { coordinator, session };
-                Tell::Reserved(
-                    self.reserve_at(me, holder, ReserveAsk { put_id, key, owner }, deadline)
-                        .await,
-                )
+                let ask = ReserveAsk {
+                    put_id,
+                    key,
+                    owner,
+                    replace,
+                };
+                Tell::Reserved(self.reserve_at(me, holder, ask, deadline).await)
             }
-            Call::Commit { put_id, key, holder } => {
-                Tell::Committed(self.commit_at(me, holder, put_id, key, deadline).await)
+            Call::Commit {
+                put_id,
+                key,
+                holder,
+                further,
+            } => {
+                let committed = self.commit_at(me, holder, put_id, key, deadline).await;
+                if let Ok(known) = &committed {
+                    self.commit_further(me, further, put_id, key, known, deadline).await;
+                }
+                Tell::Committed(committed)
             }
             Call::Locate { key } => Tell::Located(self.locate(me, key, false, deadline).await),
             Call::Relocate { key, missed } => Tell::Located(self.relocate(me, key, missed, deadline).await),

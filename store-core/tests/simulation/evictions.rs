@@ -3,6 +3,7 @@
 use crate::world::Sim;
 use rand::RngExt;
 use tenon_protocol::ids::KeyHash;
+use tenon_protocol::member::HomeEventKind;
 use tenon_store_core::objects::{Evicted, Watermarks};
 
 /// Eviction begins with the first byte and ends with the last one.
@@ -43,20 +44,24 @@ impl Sim {
             self.with(|world| {
                 let now = world.now;
                 world.model.evicted(me, evicted.generation, now);
-                world.process(me).untold_evictions += 1;
             });
-            let sim = self.clone();
-            self.spawn(Some(me), async move { sim.report_eviction(me, evicted).await });
+            let key = self.key_of(evicted.key_hash);
+            self.tell_of_one(me, key, evicted.report(self.id(me)));
         }
     }
 
+    /// Has the homes told of one object.
+    pub(crate) fn tell_of_one(&self, me: usize, key: usize, report: HomeEventKind) {
+        self.with(|world| world.process(me).untold_evictions += 1);
+        let sim = self.clone();
+        self.spawn(Some(me), async move { sim.report_eviction(me, key, report).await });
+    }
+
     /// Tells the homes of one object until they have taken it.
-    async fn report_eviction(self, me: usize, evicted: Evicted) {
-        let key = self.key_of(evicted.key_hash);
+    async fn report_eviction(self, me: usize, key: usize, report: HomeEventKind) {
         loop {
             let deadline = self.clock(me).after_ms(REPORT_MS);
-            let report = evicted.report(self.id(me));
-            if self.decide(me, key, report, deadline).await.is_ok() {
+            if self.decide(me, key, report.clone(), deadline).await.is_ok() {
                 break;
             }
             self.sleep(me, REPORT_PAUSE_MS).await;
@@ -64,7 +69,7 @@ impl Sim {
         self.with(|world| world.process(me).untold_evictions -= 1);
     }
 
-    fn key_of(&self, hash: KeyHash) -> usize {
+    pub(crate) fn key_of(&self, hash: KeyHash) -> usize {
         self.with(|world| world.keys.iter().position(|key| key.hash == hash))
             .expect("objects have one of the keys")
     }

@@ -4,11 +4,11 @@ use crate::executor::Slot;
 use crate::message::{ReserveAsk, Seen};
 use crate::model::Object;
 use crate::promises;
-use crate::world::Sim;
+use crate::world::{Sim, World};
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Incarnation, PutId};
-use tenon_protocol::member::{HomeEventKind, Withdrawal};
+use tenon_protocol::ids::{Incarnation, PutId, Version};
+use tenon_protocol::member::{HomeAnswer, HomeEventKind, Withdrawal};
 use tenon_protocol::message::{Committed, KeyResult, Pin, Replica};
 use tenon_store_core::objects::{
     CommitSpec, CommitStep, HoldError, Proposed, RegionId, Reported, ReserveError, ReserveSpec, Unreported, Verified,
@@ -33,7 +33,7 @@ fn sum(put_id: PutId) -> u64 {
 }
 
 /// How far a commit has come when it begins.
-enum Begun {
+pub(crate) enum Begun {
     Verified(Verified),
     Sealed(Unreported),
     Done(Committed),
@@ -42,7 +42,12 @@ enum Begun {
 impl Sim {
     /// Sets a region aside here.
     pub(crate) fn reserve(&self, me: usize, ask: ReserveAsk) -> KeyResult<RegionId> {
-        let ReserveAsk { put_id, key, owner } = ask;
+        let ReserveAsk {
+            put_id,
+            key,
+            owner,
+            replace,
+        } = ask;
         let reserved = self.with(|world| {
             let now = world.clock(me);
             let name = world.keys[key].name.clone();
@@ -53,9 +58,12 @@ impl Sim {
                 owner,
                 ttl_ms: None,
                 pin: Pin::None,
-                replace: false,
+                replace,
             };
             let process = world.nodes[me].process.as_mut().expect("it runs");
+            if process.is_draining {
+                return Err(ServiceError::new(ErrorCode::NoSpace, "the node drains"));
+            }
             let reserved = match process.holder.reserve(now, &mut world.rng, spec.clone()) {
                 Err(ReserveError::NoSpace(_)) if world.plan.evicts && process.holder.make_room(now, spec.len_bytes) => {
                     process.holder.reserve(now, &mut world.rng, spec)?
@@ -132,7 +140,7 @@ impl Sim {
         });
         match proposed {
             Proposed::Sealed(unreported) => {
-                self.note_sealed(me, key, &unreported);
+                self.note_sealed(me, key, unreported.version());
                 self.report(me, key, unreported, deadline).await
             }
             Proposed::Over(committed) => Ok(committed),
@@ -144,7 +152,7 @@ impl Sim {
     }
 
     /// The commit is begun and its bytes are right, or its object was sealed before, or it has its outcome.
-    async fn begin_commit(&self, me: usize, put_id: PutId, key: usize, deadline: Time) -> KeyResult<Begun> {
+    pub(crate) async fn begin_commit(&self, me: usize, put_id: PutId, key: usize, deadline: Time) -> KeyResult<Begun> {
         loop {
             let ended = Slot::new();
             let step = self.with(|world| {
@@ -192,8 +200,8 @@ impl Sim {
         }
     }
 
-    fn note_sealed(&self, me: usize, key: usize, unreported: &Unreported) {
-        let version = unreported.version();
+    /// An object lies here now.
+    pub(crate) fn note_sealed(&self, me: usize, key: usize, version: Version) {
         self.with(|world| {
             let hash = world.keys[key].hash;
             let life = world.nodes[me].life;
@@ -203,8 +211,11 @@ impl Sim {
                 .held(hash)
                 .expect("it was just sealed")
                 .replicas[0];
-            let object = Object::new(key, version, me, life, replica.generation, world.now);
+            let mut object = Object::new(key, version, me, life, replica.generation, world.now);
+            object.is_copy = replica.is_copy;
             promises::sealed(world, &object);
+            let now = world.now;
+            world.model.dropped(me, key, |_| true, now);
             world.model.sealed(object);
         });
         self.tell(|| format!("{me} sealed {version} for key {key}"));
@@ -216,17 +227,23 @@ impl Sim {
         let HomeEventKind::Sealed { generation, .. } = report else {
             unreachable!("a seal is reported")
         };
+        self.with(|world| world.process(me).reporting.insert(version.put_id));
         let answer = self.decide(me, key, report, deadline).await;
         self.tell(|| format!("{me} reported {version}: {answer:?}"));
         let reported = self.with(|world| {
             let now = world.clock(me);
+            let silent = silent_node(world, &answer);
             let process = world.process(me);
+            process.reporting.remove(&version.put_id);
             let reported = process.holder.reported(now, unreported, answer);
             process.settle();
             process.wake_commits();
             if let Reported::Done(committed) = &reported {
                 let at = world.now;
                 world.model.reported(me, generation, at, committed.degraded);
+            } else if let Some(silent) = silent {
+                let at = world.now;
+                world.model.left_open(me, generation, at, silent);
             }
             reported
         });
@@ -260,7 +277,7 @@ impl Sim {
 
     /// Tells both homes of an object that is held here, until each has taken it, has begun another life, or the object
     /// is not held any more.
-    fn publish(&self, me: usize, key: usize) {
+    pub(crate) fn publish(&self, me: usize, key: usize) {
         let hash = self.with(|world| world.keys[key].hash);
         let homes = self.with(|world| world.keys[key].home_nodes.clone());
         for home in homes {
@@ -305,4 +322,11 @@ impl Sim {
             world.process(me).peers[&other].reach.incarnation()
         })
     }
+}
+
+/// The node that did not answer, if that is why a home could not say that all is done.
+fn silent_node(world: &World, answer: &KeyResult<HomeAnswer>) -> Option<usize> {
+    let error = answer.as_ref().err()?;
+    let node = error.node.filter(|_| error.code == ErrorCode::Unavailable)?;
+    Some(world.index_of(node))
 }

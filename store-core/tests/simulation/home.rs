@@ -160,15 +160,18 @@ impl Sim {
             version,
             kind,
         } = *ask;
+        let key = self.key_of(key_hash);
         self.with(|world| {
-            let now = world.clock(me);
+            let (now, at) = (world.clock(me), world.now);
             let holder = &mut world.process(me).holder;
             Ok(match kind {
                 HolderQuestionKind::Confirm => HolderAnswer::Confirmed {
                     held: holder.confirm(now, key_hash, version),
                 },
                 HolderQuestionKind::Drop => {
-                    holder.remove(now, key_hash, version);
+                    if holder.remove(now, key_hash, version) {
+                        world.model.dropped(me, key, |dropped| dropped == version, at);
+                    }
                     HolderAnswer::Dropped
                 }
             })

@@ -2,13 +2,14 @@
 //!
 //! *What is simulated.* 3 to 12 nodes with the code that decides in them: a `Directory`, a `Holder` and one
 //! `Reachability` per peer each, driven as the agent drives them; coordinators by `Route` and `LookUp`; clients that
-//! put, get, look up and remove, with deadlines and retries, and one that repeats puts long after they were over. Calls between nodes are messages, which are lost, delayed,
+//! put, get, look up and remove, with deadlines and retries, and one that repeats puts long after they were over. Some puts ask for
+//! several replicas or take the place of what the key has; nodes hand objects over to others, and are drained. Calls between nodes are messages, which are lost, delayed,
 //! repeated and reordered; processes die and begin again with nothing, stand still, and are cut off from each other in whole or in
 //! part; clocks leap.
 //!
 //! *What is not.* Memory, descriptors of real tables, sockets, frames, threads and locks of the agent: a process does one thing
 //! at a time here, and one question travels in one message. Nodes do not keep memory across a restart. Views do
-//! not change. Objects have one replica.
+//! not change.
 //!
 //! *Time* is a queue of events, and all choices are drawn from one generator: a seed gives the same run again, on every
 //! machine. `make simulate SEEDS=4711` runs one seed, and `SEEDS=1..5000` many. A seed of a profile, such as `links:17`, has
@@ -16,14 +17,15 @@
 //!
 //! * [`world`], [`executor`]: time, events, tasks. [`network`], [`message`]: links and what travels on them.
 //! * [`node`], [`peers`], [`home`], [`holder`], [`coordinator`]: one process, as the agent is one.
-//! * [`evictions`]: what nodes let go. [`plan`], [`faults`]: what goes wrong. [`client`]: the work.
-//! * [`model`], [`promises`], [`repeats`], [`settled`], [`soundness`]: what must hold, and under which conditions.
+//! * [`copies`]: further replicas. [`evictions`], [`moves`]: what nodes let go. [`plan`], [`faults`]: what goes wrong. [`client`]: the work.
+//! * [`model`], [`promises`], [`repeats`], [`replaced`], [`settled`], [`soundness`]: what must hold, and under which conditions.
 //! * [`run`], [`seeds`], [`trace`]: a run, many of them, and how they are told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
 mod coordinator;
+mod copies;
 mod evictions;
 mod executor;
 mod faults;
@@ -31,6 +33,7 @@ mod holder;
 mod home;
 mod message;
 mod model;
+mod moves;
 mod network;
 mod node;
 mod peers;
@@ -39,6 +42,7 @@ mod plan;
 mod planted;
 mod promises;
 mod repeats;
+mod replaced;
 mod run;
 mod seeds;
 mod settled;

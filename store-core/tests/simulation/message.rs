@@ -1,7 +1,7 @@
 //! What parties say to each other.
 
 use tenon_protocol::ids::{Generation, Incarnation, KeyHash, PutId, SessionId, Version};
-use tenon_protocol::member::{MemberReply, MemberRequest};
+use tenon_protocol::member::{HomeEntry, MemberReply, MemberRequest};
 use tenon_protocol::message::{Committed, KeyResult, Located, Replica};
 use tenon_store_core::objects::{Owner, RegionId};
 
@@ -53,6 +53,10 @@ pub(crate) enum Ask {
     Reserve(ReserveAsk),
     /// Commit what lies here, for a client of another node.
     Commit { put_id: PutId, key: usize },
+    /// Commit what lies here as a copy of an object that another node has committed.
+    Copy { key: usize, version: Version },
+    /// Take an object over that the asker holds.
+    Take { key: usize, entry: HomeEntry },
     /// From a client: its bytes, into the region that was set aside.
     Write { region: RegionId, put_id: PutId },
     /// From a client: bytes and the table's line.
@@ -69,6 +73,8 @@ impl Ask {
             Self::Member(_) => "a member's call",
             Self::Reserve(_) => "a reservation for another node",
             Self::Commit { .. } => "a commit for another node",
+            Self::Copy { .. } => "a copy",
+            Self::Take { .. } => "a move",
             Self::Write { .. } => "a write",
             Self::Read { .. } => "a read",
             Self::Serve(_) => "a client's call",
@@ -82,6 +88,7 @@ pub(crate) struct ReserveAsk {
     pub(crate) put_id: PutId,
     pub(crate) key: usize,
     pub(crate) owner: Owner,
+    pub(crate) replace: bool,
 }
 
 /// What a client asks its coordinator.
@@ -92,11 +99,14 @@ pub(crate) enum Call {
         key: usize,
         holder: usize,
         session: SessionId,
+        replace: bool,
     },
+    /// The holder commits; then the further ones commit copies.
     Commit {
         put_id: PutId,
         key: usize,
         holder: usize,
+        further: Vec<usize>,
     },
     Locate {
         key: usize,
@@ -116,6 +126,7 @@ pub(crate) enum Tell {
     Member(MemberReply),
     Reserved(KeyResult<RegionId>),
     Committed(KeyResult<Committed>),
+    Copied(KeyResult<()>),
     Written(bool),
     /// `None`: it lies in no object, or in another life.
     Read(Option<Seen>),

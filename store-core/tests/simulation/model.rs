@@ -10,7 +10,7 @@ use tenon_protocol::message::{Committed, PutOutcome};
 pub(crate) const LATE_REQUEST_MS: u64 = 5_000;
 
 /// One sealing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) key: usize,
     pub(crate) version: Version,
@@ -24,6 +24,14 @@ pub(crate) struct Object {
     pub(crate) degraded: bool,
     /// Since when it is not there any more because its holder let it go.
     pub(crate) evicted_at: Option<u64>,
+    /// Since when it is not there because a home had it dropped, or because its holder has sealed a later one.
+    pub(crate) dropped_at: Option<u64>,
+    /// It came after the object was committed at another holder.
+    pub(crate) is_copy: bool,
+    /// Its holder let it go because another node had a copy.
+    pub(crate) is_moved: bool,
+    /// Its put was answered that this node did not say, at this time, that what it has taken the place of is dropped.
+    pub(crate) left_open: Option<(u64, usize)>,
 }
 
 impl Object {
@@ -45,6 +53,10 @@ impl Object {
             reported_at: None,
             degraded: true,
             evicted_at: None,
+            dropped_at: None,
+            is_copy: false,
+            is_moved: false,
+            left_open: None,
         }
     }
 }
@@ -66,10 +78,20 @@ pub(crate) struct Try<End> {
     pub(crate) end: End,
 }
 
+/// What a put asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Its object is to take the place of the one that the key has.
+    pub(crate) replace: bool,
+    /// On how many nodes its object is to lie.
+    pub(crate) replicas: usize,
+}
+
 /// A put with all its tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Put {
     pub(crate) key: usize,
+    pub(crate) manner: Manner,
     pub(crate) began: u64,
     pub(crate) outcomes: Vec<Try<Committed>>,
     pub(crate) refusals: Vec<Try<Refusal>>,
@@ -132,6 +154,11 @@ pub(crate) struct Counts {
     pub(crate) removals: u64,
     pub(crate) losers: u64,
     pub(crate) evictions: u64,
+    pub(crate) copies: u64,
+    pub(crate) moves: u64,
+    pub(crate) replacements: u64,
+    pub(crate) heirs_judged: u64,
+    pub(crate) replaced_judged: u64,
 }
 
 /// See the module.
@@ -165,9 +192,10 @@ impl Model {
         self.violation.get_or_insert(what);
     }
 
-    pub(crate) fn put_begins(&mut self, put_id: PutId, key: usize, now: u64) {
+    pub(crate) fn put_begins(&mut self, put_id: PutId, key: usize, manner: Manner, now: u64) {
         let put = Put {
             key,
+            manner,
             began: now,
             outcomes: Vec::new(),
             refusals: Vec::new(),
@@ -218,6 +246,43 @@ impl Model {
         let object = self.object(holder, generation);
         object.reported_at = Some(now);
         object.degraded = degraded;
+        let put_id = object.version.put_id;
+        self.counts.replacements += u64::from(self.puts[&put_id].manner.replace);
+    }
+
+    /// The put of an object was answered, for want of what this node should have said.
+    pub(crate) fn left_open(&mut self, holder: usize, generation: Generation, now: u64, silent: usize) {
+        self.object(holder, generation).left_open.get_or_insert((now, silent));
+    }
+
+    /// A home has taken a copy in.
+    pub(crate) fn copied(&mut self, holder: usize, generation: Generation, now: u64, degraded: bool) {
+        let object = self.object(holder, generation);
+        object.reported_at.get_or_insert(now);
+        object.degraded = degraded;
+        self.counts.copies += 1;
+    }
+
+    /// A holder has dropped what it had of a key, or all but what it has sealed last.
+    pub(crate) fn dropped(&mut self, holder: usize, key: usize, is_meant: impl Fn(Version) -> bool, now: u64) {
+        let objects = self.objects.iter_mut();
+        let here = objects.filter(|object| (object.holder, object.key) == (holder, key) && is_meant(object.version));
+        for object in here.filter(|object| object.evicted_at.is_none()) {
+            object.dropped_at.get_or_insert(now);
+        }
+    }
+
+    /// A holder has let an object go because another node has a copy.
+    pub(crate) fn moved(&mut self, holder: usize, generation: Generation, now: u64) {
+        let object = self.object(holder, generation);
+        object.evicted_at = Some(now);
+        object.is_moved = true;
+        self.counts.moves += 1;
+    }
+
+    /// Whether the put of an object was to take the place of what the key had.
+    pub(crate) fn replaces(&self, object: &Object) -> bool {
+        self.puts[&object.version.put_id].manner.replace
     }
 
     /// A holder has let an object go.

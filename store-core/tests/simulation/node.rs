@@ -93,6 +93,12 @@ pub(crate) struct Process {
     pub(crate) waiting: Vec<Slot<()>>,
     /// What is still to be told to homes.
     pub(crate) published: BTreeSet<(NodeId, KeyHash)>,
+    /// Puts whose objects were sealed here and are just being reported.
+    pub(crate) reporting: BTreeSet<PutId>,
+    /// What is just being moved to other nodes.
+    pub(crate) moving: BTreeSet<KeyHash>,
+    /// It takes nothing new, and moves what it holds.
+    pub(crate) is_draining: bool,
     /// Evictions of which the homes are still to be told.
     pub(crate) untold_evictions: usize,
     /// Where clients may write.
@@ -134,6 +140,9 @@ impl Process {
             last_request: 0,
             waiting: Vec::new(),
             published: BTreeSet::new(),
+            reporting: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            is_draining: false,
             untold_evictions: 0,
             granted: BTreeSet::new(),
             events: 0,

@@ -13,6 +13,9 @@ const FAULTS_MS_MAX: u64 = 60_000;
 /// home (20 s) and the life of reservations (6 s).
 pub(crate) const QUIET_MS: u64 = 45_000;
 
+/// What dies after a drain is dead for so long at most.
+const DEATH_MS_MAX: u64 = 5_000;
+
 /// With a delay of so much in each direction, the usual one of late packets added, questions are answered within the
 /// 2 s that homes wait.
 pub(crate) const BEARABLE_DELAY_MS: u64 = 700;
@@ -62,16 +65,19 @@ pub(crate) enum Profile {
     Echoes,
     /// Nodes evict what they hold, while some fail.
     Full,
+    /// Objects are copied, replaced and moved, and nodes drained, while some fail.
+    Moves,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Any,
         Self::Links,
         Self::Halts,
         Self::Lives,
         Self::Echoes,
         Self::Full,
+        Self::Moves,
     ];
 
     /// What it is called where seeds are named.
@@ -83,6 +89,7 @@ impl Profile {
             Self::Lives => "lives",
             Self::Echoes => "echoes",
             Self::Full => "full",
+            Self::Moves => "moves",
         }
     }
 
@@ -97,6 +104,17 @@ impl Profile {
             Self::Lives => vec![Kind::Kill, Kind::PowerOff, Kind::Isolate, Kind::Slow],
             Self::Echoes => vec![Kind::Slow],
             Self::Full => KINDS.into_iter().filter(|_| rng.random_range(0..4) == 0).collect(),
+            Self::Moves => [
+                Kind::Kill,
+                Kind::PowerOff,
+                Kind::CutLink,
+                Kind::Isolate,
+                Kind::Hang,
+                Kind::Slow,
+            ]
+            .into_iter()
+            .filter(|_| rng.random_range(0..3) == 0)
+            .collect(),
         }
     }
 }
@@ -128,6 +146,26 @@ pub(crate) struct Fault {
     pub(crate) until: u64,
 }
 
+/// A node takes nothing new and moves what it holds, for some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Drain {
+    pub(crate) node: usize,
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+/// What there is beside puts of one replica that keep what is there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Variety {
+    /// Of 100 puts so many ask for two or three replicas.
+    pub(crate) copied_percent: u32,
+    /// Of 100 puts so many take the place of what the key has.
+    pub(crate) replaced_percent: u32,
+    /// A node moves an object at one tick in so many; 0: it does not.
+    pub(crate) moves_one_in: u32,
+    pub(crate) drains: Vec<Drain>,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -145,6 +183,7 @@ pub(crate) struct Plan {
     pub(crate) quiet_from: u64,
     /// Nodes let go of what they hold now and then.
     pub(crate) evicts: bool,
+    pub(crate) variety: Variety,
 }
 
 impl Plan {
@@ -177,15 +216,25 @@ impl Plan {
             faults,
             quiet_from,
             evicts: profile == Profile::Full,
+            variety: Variety::default(),
         };
         match profile {
-            Profile::Any => plan,
+            Profile::Any => plan.varied(rng, 3),
             Profile::Echoes => Self {
                 repeated_permille: 200,
                 late_permille: 200,
                 ..plan.crowded()
             },
-            Profile::Links | Profile::Halts | Profile::Lives | Profile::Full => plan.crowded(),
+            Profile::Links | Profile::Halts | Profile::Lives => plan.crowded(),
+            Profile::Full => plan.crowded().varied(rng, 2),
+            Profile::Moves => {
+                let evicts = rng.random_range(0..3) == 0;
+                Self {
+                    evicts,
+                    ..plan.crowded()
+                }
+                .varied(rng, 1)
+            }
         }
     }
 }
@@ -198,6 +247,45 @@ impl Plan {
             pause_ms_max: 100,
             ..self
         }
+    }
+}
+
+impl Plan {
+    /// One in so many plans with copies, replacements, moves and drains. They are drawn after everything else: the others are as they
+    /// were without.
+    fn varied(mut self, rng: &mut ChaCha8Rng, one_in: u32) -> Self {
+        if rng.random_range(0..one_in) > 0 {
+            return self;
+        }
+        self.variety = Variety {
+            copied_percent: [0, 20, 60][rng.random_range(0..3)],
+            replaced_percent: [0, 20, 60][rng.random_range(0..3)],
+            moves_one_in: [0, 20, 100][rng.random_range(0..3)],
+            drains: Vec::new(),
+        };
+        let gap_ms_max = [0, 5_000, 15_000][rng.random_range(0..3)];
+        if gap_ms_max == 0 {
+            return self;
+        }
+        let mut from = 3_000;
+        loop {
+            from += rng.random_range(0..=gap_ms_max);
+            let until = from + rng.random_range(500..=5_000);
+            if until + DEATH_MS_MAX >= self.quiet_from {
+                break;
+            }
+            let node = rng.random_range(0..self.nodes);
+            self.variety.drains.push(Drain { node, from, until });
+            if rng.random() {
+                let is_host_up = rng.random();
+                self.faults.push(Fault {
+                    what: What::Crash { node, is_host_up },
+                    from: until,
+                    until: until + rng.random_range(100..=DEATH_MS_MAX),
+                });
+            }
+        }
+        self
     }
 }
 

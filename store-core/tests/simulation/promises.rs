@@ -3,6 +3,7 @@
 use crate::model::{LATE_REQUEST_MS, Object, Read, Removal, RemovalEnd};
 use crate::plan::What;
 use crate::repeats;
+use crate::replaced;
 use crate::soundness::Sound;
 use crate::world::World;
 use tenon_protocol::ids::{Generation, PutId};
@@ -81,7 +82,7 @@ fn hit(
         .collect();
     for removal in removals {
         let Some((ended, end)) = removal.end else { continue };
-        let is_meant = object.reported_at.is_some_and(|at| at <= removal.began) && ended < began;
+        let is_meant = was_there_at(world, &object, removal.began) && ended < began;
         if !is_meant {
             continue;
         }
@@ -97,7 +98,25 @@ fn hit(
             ));
         }
     }
-    Ok(())
+    world.model.counts.replaced_judged += u64::from(replaced::may_be_replaced(world, &object));
+    match replaced::is_replaced(world, &object, coordinator, began) {
+        Some(later) => Err(format!(
+            "a get of key {key} at {coordinator} since {began} answered {object:?}, of which {later:?} has taken the place"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether the put of an object, of which this may be a copy that came later, was done by a time, and the object was not evicted. If it
+/// was, a removal finds none; and whoever repeats the put with several replicas then puts it there again, as a copy.
+pub(crate) fn was_there_at(world: &World, object: &Object, at: u64) -> bool {
+    let mut objects = world.model.objects.iter();
+    objects.any(|one| {
+        let is_same = (one.key, one.version) == (object.key, object.version);
+        let is_itself = one.generation == object.generation;
+        let was_there = is_itself || one.is_moved || one.evicted_at.is_none_or(|gone| gone > at);
+        is_same && was_there && one.reported_at.is_some_and(|reported| reported <= at)
+    })
 }
 
 /// A removal that was acknowledged has covered the object.
@@ -108,7 +127,12 @@ pub(crate) fn is_removed(world: &World, object: &Object, removal: &Removal, ende
     let sound = Sound {
         key: object.key,
         from: world.model.put_began(object),
-        until: ended,
+        // A copy that came later the homes must have dropped again.
+        until: if object.sealed_at > removal.began {
+            world.now
+        } else {
+            ended
+        },
         actors: &[object.holder, removal.coordinator],
         besides: None,
         hung: None,
@@ -147,6 +171,7 @@ pub(crate) fn stays_removed(
 ///
 /// Not if homes lost each other, or both lost their memory.
 pub(crate) fn sealed(world: &mut World, object: &Object) {
+    replaced::sealed(world, object);
     let began = world.model.put_began(object);
     let removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
     let done = removals.filter_map(|removal| match removal.end {
@@ -189,17 +214,18 @@ pub(crate) fn sealed(world: &mut World, object: &Object) {
 fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Result<(), String> {
     let objects = world.model.objects.iter().filter(|object| object.key == key);
     let done = objects.filter(|object| object.reported_at.is_some_and(|at| at < began));
-    let standing: Vec<Object> = done
-        .filter(|object| is_held(world, object) && !may_be_removed(world, object))
-        .cloned()
+    let standing: Vec<(Object, Vec<usize>)> = done
+        .filter_map(|object| Some((object.clone(), replaced::standing(world, object)?)))
         .collect();
     world.model.counts.misses_judged += u64::from(!standing.is_empty());
-    for object in standing {
+    for (object, holders) in standing {
+        world.model.counts.heirs_judged += u64::from(holders.len() > 1);
+        let actors: Vec<usize> = holders.iter().copied().chain([coordinator]).collect();
         let sound = Sound {
             key,
             from: world.model.put_began(&object),
             until: world.now,
-            actors: &[coordinator, object.holder],
+            actors: &actors,
             besides: None,
             hung: None,
             homes_meet: false,
@@ -207,7 +233,7 @@ fn missed(world: &mut World, key: usize, coordinator: usize, began: u64) -> Resu
         };
         if sound.holds(world) {
             return Err(format!(
-                "a get of key {key} at {coordinator} since {began} missed {object:?}"
+                "a get of key {key} at {coordinator} since {began} missed {object:?}, held by {holders:?}"
             ));
         }
     }
@@ -219,7 +245,7 @@ pub(crate) fn home_missed(world: &mut World, home: usize, key: usize) {
     let objects = world.model.objects.iter().filter(|object| object.key == key);
     let done = objects.filter(|object| object.reported_at.is_some_and(|at| at < world.now));
     let wrong = done
-        .filter(|object| is_held(world, object) && !may_be_removed(world, object))
+        .filter(|object| is_held(world, object) && !may_be_missed(world, object))
         .find(|object| home_must_know(world, home, object));
     if let Some(object) = wrong {
         let what = format!("{home} as a home says that key {key} has no object, and there is {object:?}");
@@ -263,8 +289,13 @@ pub(crate) fn is_held(world: &World, object: &Object) -> bool {
     held.is_some_and(|held| held.version == object.version && held.replicas[0].generation == object.generation)
 }
 
+/// Whether nobody needs to find it any more, or whoever finds another one in its place.
+fn may_be_missed(world: &World, object: &Object) -> bool {
+    may_be_gone(world, object) || replaced::may_be_replaced(world, object)
+}
+
 /// Whether a removal may have removed it.
-pub(crate) fn may_be_removed(world: &World, object: &Object) -> bool {
+pub(crate) fn may_be_gone(world: &World, object: &Object) -> bool {
     let put_began = world.model.put_began(object);
     let mut removals = world.model.removals.iter().filter(|removal| removal.key == object.key);
     removals.any(|removal| removal.may_cover(put_began) || is_begun_late(world, removal, put_began))

@@ -55,6 +55,10 @@ impl Run {
                 world.schedule(fault.from, Event::Begin(fault.clone()));
                 world.schedule(fault.until, Event::End(fault));
             }
+            for drain in world.plan.variety.drains.clone() {
+                world.schedule(drain.from, Event::Drain(drain));
+                world.schedule(drain.until, Event::Drained(drain));
+            }
         });
         sim.with(World::tell_names);
         (0..nodes).for_each(|node| sim.start(node));
@@ -131,6 +135,8 @@ impl Run {
             Event::Broke { at, peer, life } => self.sim.notice_death(at, peer, life),
             Event::Begin(fault) => self.sim.begin_fault(&mut self.tasks, &fault),
             Event::End(fault) => self.sim.end_fault(&fault),
+            Event::Drain(drain) => self.sim.begin_drain(drain.node),
+            Event::Drained(drain) => self.sim.end_drain(drain.node),
             Event::Alarm(alarm) => self.sim.with(|world| world.ring(alarm)),
         }
     }

@@ -117,6 +117,11 @@ impl Counts {
         self.removals += other.removals;
         self.losers += other.losers;
         self.evictions += other.evictions;
+        self.copies += other.copies;
+        self.moves += other.moves;
+        self.replacements += other.replacements;
+        self.heirs_judged += other.heirs_judged;
+        self.replaced_judged += other.replaced_judged;
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is promised once everything is mended and has had time to settle.
 
 use crate::model::{Object, Read, Refusal, RemovalEnd};
-use crate::promises::{is_held, is_removed, may_be_removed, stays_removed};
+use crate::promises::{is_held, is_removed, may_be_gone, stays_removed, was_there_at};
+use crate::replaced::{is_replaced, may_be_replaced};
 use crate::soundness::Sound;
 use crate::world::World;
 use std::collections::BTreeSet;
@@ -80,7 +81,11 @@ fn text(version: Version) -> String {
     version.to_string()
 }
 
-/// A home knows a key's objects, and nothing else.
+/// A home knows a key's object, where it is, and nothing else.
+///
+/// Of an object that was copied it need not know every place, and may know one that is gone: after the homes parted the first
+/// one's list stands (decision 0021), and it has not heard what the second one was told alone. Readers and proposals ask the next
+/// replica then; so one that is there must be known.
 fn check_home(world: &mut World, home: usize, key: usize, here: &[&Object]) -> Verdict {
     let known = match locate(world, home, key) {
         HomeAnswer::Hit(entry) => entry.replicas,
@@ -92,7 +97,11 @@ fn check_home(world: &mut World, home: usize, key: usize, here: &[&Object]) -> V
         .map(|one| (world.index_of(one.holder), one.generation))
         .collect();
     let held: BTreeSet<_> = here.iter().map(|object| (object.holder, object.generation)).collect();
-    if known == held {
+    let was_copied = here.iter().any(|object| {
+        let mut objects = world.model.objects.iter();
+        objects.any(|one| one.is_copy && (one.key, one.version) == (key, object.version))
+    });
+    if known == held || (was_copied && !known.is_disjoint(&held)) {
         return Ok(());
     }
     Err(format!(
@@ -123,7 +132,7 @@ fn locate(world: &mut World, home: usize, key: usize) -> HomeAnswer {
 fn check_standing(world: &World, object: &Object) -> Verdict {
     for removal in world.model.removals.iter().filter(|removal| removal.key == object.key) {
         let Some((ended, end)) = removal.end else { continue };
-        if object.reported_at.is_none_or(|at| at > removal.began) {
+        if !was_there_at(world, object, removal.began) {
             continue;
         }
         let must_be_gone = match end {
@@ -134,6 +143,9 @@ fn check_standing(world: &World, object: &Object) -> Verdict {
         if must_be_gone {
             return Err(format!("{object:?} is there in spite of {removal:?}"));
         }
+    }
+    if let Some(later) = is_replaced(world, object, object.holder, world.now) {
+        return Err(format!("{object:?} is there in spite of {later:?}"));
     }
     let put = &world.model.puts[&object.version.put_id];
     if put.outcomes.is_empty() && matches!(put.refusals.as_slice(), [one] if one.end == Refusal::Final) {
@@ -169,7 +181,8 @@ pub(crate) fn check_reads(world: &World, key: usize, reads: &[Read]) -> Verdict 
 /// An object whose put is done is not there any more: there is a reason for that.
 fn check_lost(world: &World, object: &Object) -> Verdict {
     let is_evicted = object.evicted_at.is_some();
-    if is_evicted || has_died(world, object) || may_be_removed(world, object) || was_beaten(world, object) {
+    let may_be_gone = may_be_gone(world, object) || may_be_replaced(world, object);
+    if is_evicted || has_died(world, object) || may_be_gone || was_beaten(world, object) {
         return Ok(());
     }
     Err(format!("{object:?} is lost"))
@@ -201,7 +214,8 @@ fn was_beaten(world: &World, object: &Object) -> bool {
         !sound.holds(world)
     });
     winners.any(|winner| {
-        let is_gone = winner.evicted_at.is_some() || has_died(world, winner) || may_be_removed(world, winner);
+        let may_be_gone = may_be_gone(world, winner) || may_be_replaced(world, winner);
+        let is_gone = winner.evicted_at.is_some() || has_died(world, winner) || may_be_gone;
         is_held(world, winner) || is_gone
     })
 }

@@ -5,7 +5,7 @@ use crate::message::{Answered, Ask, Body, NoAnswer, Packet, Party, Tell};
 use crate::model::Model;
 use crate::network::Network;
 use crate::node::{Node, Process, Timer};
-use crate::plan::{Fault, Plan};
+use crate::plan::{Drain, Fault, Plan};
 use crate::seeds::Seed;
 use crate::trace::Trace;
 use rand::RngExt;
@@ -55,6 +55,10 @@ pub(crate) enum Event {
     Begin(Fault),
     /// A fault ends.
     End(Fault),
+    /// A node is to be drained.
+    Drain(Drain),
+    /// That is over.
+    Drained(Drain),
     /// A client's time is over.
     Alarm(u64),
 }
