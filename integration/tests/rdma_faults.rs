@@ -6,7 +6,7 @@ use tenon_integration::binaries::binaries;
 use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
 
 /// Emulated processors are slow, and some of it waits for failures to be noticed.
-const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(400);
 /// Less than any agent's memory, and more than what it locks beside it.
 const LOCKED_MEMORY_KIB: u64 = 4 << 10;
 /// What a test says that finds no devices.
