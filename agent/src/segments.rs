@@ -178,7 +178,7 @@ impl SegmentMemory {
         Arc::downgrade(&self.payload)
     }
 
-    /// Ends what [`Self::register`] began.
+    /// Ends what `register` began.
     pub fn deregister(&mut self) {
         self.registrations.clear();
     }
