@@ -356,6 +356,16 @@ fn check_replicas(replicas: &[Replica]) -> Result<(), Unsound> {
     }
 }
 
+impl CopyItem {
+    /// Whether a sound member may say it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), Unsound> {
+        check_epoch(self.version.epoch.0)
+    }
+}
+
 impl HomeEntry {
     /// Whether a sound member may say it.
     ///

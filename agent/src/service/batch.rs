@@ -1,10 +1,13 @@
 //! Batches stay batches: the keys of one call, grouped by the node that must be asked, one frame per node, results back
 //! in the call's order.
 
+use crate::holder::CommitKey;
 use crate::node::Node;
 use std::collections::BTreeMap;
+use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::KeyHash;
+use tenon_protocol::limits::FINGERPRINT_LEN_BYTES_MAX;
 use tenon_protocol::member::Homes;
 use tenon_protocol::message::KeyResult;
 use tenon_protocol::name::{Namespace, ObjectName};
@@ -35,6 +38,13 @@ impl<T> Results<T> {
     /// Sets the result of one key.
     pub(super) fn set(&mut self, index: usize, result: KeyResult<T>) {
         self.0[index] = Some(result);
+    }
+
+    /// Sets the results of some keys, by their indices.
+    pub(super) fn extend(&mut self, results: impl IntoIterator<Item = (usize, KeyResult<T>)>) {
+        for (index, result) in results {
+            self.set(index, result);
+        }
     }
 
     /// All results in order. A key without one is a fault of ours and says so.
@@ -73,8 +83,37 @@ pub(super) fn per_key<T>(answer: Result<Vec<KeyResult<T>>, ServiceError>, keys: 
     }
 }
 
+/// Does work to its end, in a task of its own: a caller that goes away, or whose deadline passes, leaves nothing half done.
+pub(super) async fn to_its_end<T: Send + 'static>(
+    doing: &str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, ServiceError> {
+    let failed = |error| ServiceError::new(ErrorCode::Internal, format!("the {doing} task failed: {error}"));
+    tokio::spawn(work).await.map_err(failed)
+}
+
 fn all_failed<T>(error: &ServiceError, keys: usize) -> Vec<KeyResult<T>> {
     (0..keys).map(|_| Err(error.clone())).collect()
+}
+
+impl NamedKey {
+    /// A commit of what was written under this key.
+    pub(super) fn into_commit(self, checksums: Checksums, fingerprint: Vec<u8>) -> KeyResult<CommitKey> {
+        if fingerprint.len() > FINGERPRINT_LEN_BYTES_MAX {
+            let len_bytes = fingerprint.len();
+            let message =
+                format!("a fingerprint of {len_bytes} bytes: at most {FINGERPRINT_LEN_BYTES_MAX} are allowed");
+            return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
+        }
+        Ok(CommitKey {
+            index: self.index,
+            name: self.name,
+            hash: self.hash,
+            homes: self.homes,
+            checksums,
+            fingerprint,
+        })
+    }
 }
 
 impl Node {

@@ -1,8 +1,8 @@
 //! Copies at the coordinator, which has the further holders of a put commit what the first has committed, and at the holders, which serve that.
 
-use super::batch::{NamedKey, Results, group_by, per_key};
+use super::batch::{Results, group_by, per_key, to_its_end};
 use super::check_batch;
-use crate::holder::CommitKey;
+use super::place::invalid;
 use crate::node::Node;
 use crate::peers::other_answer;
 use futures_util::future::join_all;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, PutId, SessionId};
-use tenon_protocol::limits::{EPOCH_MAX, REPLICAS_MAX};
+use tenon_protocol::limits::REPLICAS_MAX;
 use tenon_protocol::member::{CopiesRequest, CopyItem, MemberReply, MemberRequest};
 use tenon_protocol::message::{AbortItem, AbortRequest, CommitItem, Committed, KeyResult, PutOutcome};
 use tokio::time::Instant;
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// Commits copies whose bytes lie in this node's own memory, in a task that nobody cancels.
+    /// Commits copies whose bytes lie in this node's own memory, to its end.
     pub(super) async fn commit_copies_own(
         self: &Arc<Self>,
         request: CopiesRequest,
@@ -129,37 +129,18 @@ impl Node {
         let named = self.named_keys(&request.namespace, keys, &mut results)?;
         let mut items: Vec<Option<CopyItem>> = request.items.into_iter().map(Some).collect();
         let mut copies = Vec::with_capacity(named.len());
-        for NamedKey {
-            index,
-            name,
-            hash,
-            homes,
-        } in named
-        {
+        for key in named {
+            let index = key.index;
             let Some(item) = items[index].take() else { continue };
-            if item.version.epoch.0 >= EPOCH_MAX {
-                let message = format!("epochs are below {EPOCH_MAX}");
-                results.set(index, Err(ServiceError::new(ErrorCode::InvalidArgument, message)));
-                continue;
+            let checked = item.check().map_err(invalid);
+            match checked.and_then(|()| key.into_commit(item.checksums, item.fingerprint)) {
+                Ok(key) => copies.push((key, item.version)),
+                Err(error) => results.set(index, Err(error)),
             }
-            let key = CommitKey {
-                index,
-                name,
-                hash,
-                homes,
-                checksums: item.checksums,
-                fingerprint: item.fingerprint,
-            };
-            copies.push((key, item.version));
         }
         let node = Arc::clone(self);
-        let task = tokio::spawn(async move { node.commit_copies(copies, deadline).await });
-        let committed = task
-            .await
-            .map_err(|error| ServiceError::new(ErrorCode::Internal, format!("the commit task failed: {error}")))?;
-        for (index, result) in committed {
-            results.set(index, result);
-        }
+        let committing = async move { node.commit_copies(copies, deadline).await };
+        results.extend(to_its_end("commit", committing).await?);
         Ok(results.finish())
     }
 

@@ -1,6 +1,6 @@
 //! Where puts go: one decision for a batch, by what is known of the room of each node.
 
-use super::batch::Results;
+use super::batch::{Results, to_its_end};
 use super::drive::{Answer, Driving, Fate, Question, drive};
 use super::evicting::evict_for;
 use super::put::{check_len, unexpected};
@@ -33,11 +33,10 @@ impl Node {
         if self.view().members().len() == 1 {
             return self.place_batch(session, deadline, request).await;
         }
-        // A task of its own: a caller that goes away leaves no question open of which the plan does not hear.
+        // A caller that goes away leaves no question open of which the plan does not hear.
         let node = Arc::clone(self);
-        let task = tokio::spawn(async move { node.place_batch(session, deadline, request).await });
-        task.await
-            .map_err(|error| ServiceError::new(ErrorCode::Internal, format!("the placing task failed: {error}")))?
+        let placing = async move { node.place_batch(session, deadline, request).await };
+        to_its_end("placing", placing).await?
     }
 
     async fn place_batch(

@@ -1,9 +1,9 @@
 //! Reserve, commit and abort at the coordinator: each key goes to the node that holds, or is to hold, its region.
 
-use super::batch::{NamedKey, Results, group_by, per_key};
+use super::batch::{Results, group_by, per_key, to_its_end};
 use super::copies::take_further;
 use super::{Caller, check_batch};
-use crate::holder::{CommitKey, Owner, ReserveKey};
+use crate::holder::{Owner, ReserveKey};
 use crate::metrics;
 use crate::node::Node;
 use crate::peers::other_answer;
@@ -12,9 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
-use tenon_protocol::limits::{
-    FINGERPRINT_LEN_BYTES_MAX, OBJECT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX,
-};
+use tenon_protocol::limits::{OBJECT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{
     AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, Pin, PutOptions, PutOutcome, Reply,
@@ -162,9 +160,7 @@ impl Node {
         Ok(committed)
     }
 
-    /// Commits what lies in this node's own memory. The work is a task of its own: a caller that goes away, or whose
-    /// deadline passes, does not
-    /// leave a commit half done.
+    /// Commits what lies in this node's own memory, to its end.
     pub(super) async fn commit_own(
         self: &Arc<Self>,
         deadline: Instant,
@@ -179,45 +175,23 @@ impl Node {
         let mut items: Vec<Option<CommitItem>> = request.items.into_iter().map(Some).collect();
         let mut keys = Vec::with_capacity(named.len());
         let mut seen = HashSet::with_capacity(named.len());
-        for NamedKey {
-            index,
-            name,
-            hash,
-            homes,
-        } in named
-        {
+        for key in named {
+            let index = key.index;
             let Some(item) = items[index].take() else { continue };
-            if !seen.insert(hash) {
+            if !seen.insert(key.hash) {
                 // Two commits of one put would wait for each other.
                 let error = ServiceError::new(ErrorCode::InvalidArgument, "the key stands in the batch twice");
                 results.set(index, Err(error));
                 continue;
             }
-            if item.fingerprint.len() > FINGERPRINT_LEN_BYTES_MAX {
-                let message = format!(
-                    "a fingerprint of {} bytes: at most {FINGERPRINT_LEN_BYTES_MAX} are allowed",
-                    item.fingerprint.len()
-                );
-                results.set(index, Err(ServiceError::new(ErrorCode::InvalidArgument, message)));
-                continue;
+            match key.into_commit(item.checksums, item.fingerprint) {
+                Ok(key) => keys.push(key),
+                Err(error) => results.set(index, Err(error)),
             }
-            keys.push(CommitKey {
-                index,
-                name,
-                hash,
-                homes,
-                checksums: item.checksums,
-                fingerprint: item.fingerprint,
-            });
         }
         let node = Arc::clone(self);
-        let task = tokio::spawn(async move { node.commit_keys(request.put_id, keys, deadline).await });
-        let committed = task
-            .await
-            .map_err(|error| ServiceError::new(ErrorCode::Internal, format!("the commit task failed: {error}")))?;
-        for (index, result) in committed {
-            results.set(index, result);
-        }
+        let committing = async move { node.commit_keys(request.put_id, keys, deadline).await };
+        results.extend(to_its_end("commit", committing).await?);
         Ok(results.finish())
     }
 
