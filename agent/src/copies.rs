@@ -5,11 +5,10 @@ use crate::deciding::Decision;
 use crate::holder::{Begun, CommitKey};
 use crate::node::Node;
 use futures_util::future::join_all;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, NodeId, Version};
-use tenon_protocol::member::{HomeEvent, HomeEventKind, Homes};
+use tenon_protocol::ids::{KeyHash, Version};
+use tenon_protocol::member::{HomeEventKind, Homes};
 use tenon_protocol::message::KeyResult;
 use tokio::time::Instant;
 
@@ -66,39 +65,29 @@ impl Node {
     /// Tells homes of copies, and leaves what they have not taken to be told later.
     async fn tell_of_copies(self: &Arc<Self>, copied: Vec<Copied>, deadline: Instant) -> Vec<(usize, KeyResult<()>)> {
         let mut results = Vec::with_capacity(copied.len());
-        let mut by_home: BTreeMap<NodeId, Vec<(Copied, HomeEvent)>> = BTreeMap::new();
+        let (mut told, mut decisions) = (Vec::new(), Vec::new());
         for copy in copied {
             let Some(entry) = self.holder().held(copy.hash) else {
                 let message = "the copy was dropped at once: the object is not its key's any more";
                 results.push((copy.index, Err(ServiceError::new(ErrorCode::Conflict, message))));
                 continue;
             };
-            let decision = Decision {
+            told.push(copy);
+            decisions.push(Decision {
                 key_hash: copy.hash,
                 homes: copy.homes,
                 kind: HomeEventKind::Publish(entry),
-            };
-            for home in [Some(copy.homes.first), copy.homes.second].into_iter().flatten() {
-                by_home.entry(home).or_default().push((copy, decision.clone().event()));
-            }
+            });
         }
-        let asks = by_home.into_iter().map(async |(home, events)| {
-            let (copies, events): (Vec<Copied>, Vec<HomeEvent>) = events.into_iter().unzip();
-            let answers = self.ask_home(home, events, deadline).await;
-            copies.into_iter().zip(answers).collect::<Vec<_>>()
-        });
-        let mut told: BTreeMap<usize, KeyResult<()>> = BTreeMap::new();
-        for (copy, answer) in join_all(asks).await.into_iter().flatten() {
-            let result = answer.map(drop);
-            if result.is_err() {
+        for (copy, answers) in told.into_iter().zip(self.tell_both(&decisions, deadline).await) {
+            if answers.iter().any(Result::is_err) {
                 self.publish(copy.hash, copy.homes);
             }
-            let known = told.entry(copy.index).or_insert_with(|| result.clone());
-            if result.is_ok() {
-                *known = result;
-            }
+            // One home is enough: the other one learns of it.
+            let taken = answers.into_iter().map(|answer| answer.map(drop));
+            let taken = taken.reduce(|one, other| one.or(other));
+            results.push((copy.index, taken.unwrap_or(Ok(()))));
         }
-        results.extend(told);
         results
     }
 }

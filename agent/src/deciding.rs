@@ -165,18 +165,31 @@ impl Node {
         answers.into_iter().map(answer_of).collect()
     }
 
-    /// Tells both homes of each key. Those that do not answer are not told.
-    pub(crate) async fn tell_both(self: &Arc<Self>, decisions: Vec<Decision>, deadline: Instant) {
+    /// Tells both homes of each key. What each of them has answered, the first one first.
+    pub(crate) async fn tell_both(
+        self: &Arc<Self>,
+        decisions: &[Decision],
+        deadline: Instant,
+    ) -> Vec<Vec<KeyResult<HomeAnswer>>> {
         let homes_of = |homes: Homes| [Some(homes.first), homes.second].into_iter().flatten();
-        let told = decisions
-            .iter()
-            .flat_map(|decision| homes_of(decision.homes).map(|home| (home, decision.event())));
-        let told = group_by(told, |(home, _)| *home).into_iter();
-        let told = told.map(async |(home, events)| {
-            let events = events.into_iter().map(|(_, event)| event).collect();
-            self.ask_home(home, events, deadline).await
+        let told = decisions.iter().enumerate().flat_map(|(index, decision)| {
+            let homes = homes_of(decision.homes).enumerate();
+            homes.map(move |(rank, home)| (home, (index, rank), decision.event()))
         });
-        join_all(told).await;
+        let asks = group_by(told, |(home, ..)| *home).into_iter();
+        let asks = asks.map(async |(home, told)| {
+            let (places, events): (Vec<_>, Vec<HomeEvent>) =
+                told.into_iter().map(|(_, place, event)| (place, event)).unzip();
+            let answers = self.ask_home(home, events, deadline).await;
+            places.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        let mut answered: Vec<_> = join_all(asks).await.into_iter().flatten().collect();
+        answered.sort_unstable_by_key(|(place, _)| *place);
+        let mut answers = vec![Vec::new(); decisions.len()];
+        for ((index, _), answer) in answered {
+            answers[index].push(answer);
+        }
+        answers
     }
 
     /// Asks one home about keys, and waits for all of its answers; one per event.

@@ -1,7 +1,7 @@
 //! What a coordinator asks the homes of one key, one after the other, and what their answers say together.
 
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::NodeId;
+use tenon_protocol::ids::{NodeId, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEntry, Homes};
 use tenon_protocol::message::{KeyResult, Located, Replica};
 
@@ -116,6 +116,30 @@ impl LookUp {
     }
 }
 
+/// What a reader is told that did not find an object of this version where it was said to be, and had the homes look: what they say now, unless it is the
+/// same and the home whose word it is has not looked. `looked` are their answers to the doubt, the first home's first; the second one counts where the
+/// first does not answer at all.
+///
+/// # Errors
+/// Why the home has not looked: whether the object is there can't be said.
+pub fn relocated(
+    homes: Homes,
+    missed: Version,
+    looked: Vec<KeyResult<HomeAnswer>>,
+    found: Option<Located>,
+) -> KeyResult<Option<Located>> {
+    let mut looked = looked.into_iter();
+    let word = match (looked.next(), looked.next()) {
+        (Some(Err(error)), Some(second)) if is_silence_of(&error, homes.first) => second,
+        (Some(first), _) => first,
+        (None, _) => return Ok(found),
+    };
+    match (&found, word) {
+        (Some(located), Err(error)) if located.version == missed => Err(error),
+        _ => Ok(found),
+    }
+}
+
 /// What a coordinator knows of a replica's holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HolderState {
@@ -155,7 +179,7 @@ pub fn readable(entry: HomeEntry, state: impl Fn(&Replica) -> HolderState) -> Ke
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenon_protocol::ids::{Epoch, Generation, Incarnation, PutId, SegmentId, Slot, Version};
+    use tenon_protocol::ids::{Epoch, Generation, Incarnation, PutId, SegmentId, Slot};
 
     const FIRST: NodeId = NodeId::from_bytes([1; 16]);
     const SECOND: NodeId = NodeId::from_bytes([2; 16]);
@@ -201,6 +225,32 @@ mod tests {
         assert_eq!(look_up(false, [hit(1), hit(2)]), (Found::Hit(entry(1)), 1));
         assert_eq!(look_up(true, [hit(1), hit(2)]), (Found::Hit(entry(2)), 2));
         assert_eq!(look_up(true, [hit(2), hit(1)]), (Found::Hit(entry(2)), 2));
+    }
+
+    #[test]
+    fn what_was_missed_is_not_said_to_be_there_by_a_home_that_has_not_looked() {
+        let found = || {
+            let HomeEntry { version, len_bytes, .. } = entry(1);
+            let replicas = Vec::new();
+            Some(Located {
+                version,
+                len_bytes,
+                replicas,
+            })
+        };
+        let (missed, later) = (entry(1).version, entry(2).version);
+        let done = || Ok(HomeAnswer::Done { changed: false });
+        let late = || Err(ServiceError::new(ErrorCode::DeadlineExceeded, "it has not decided"));
+        let told = |missed, looked: [KeyResult<HomeAnswer>; 2]| relocated(HOMES, missed, looked.into(), found());
+        assert_eq!(told(missed, [done(), late()]), Ok(found()));
+        assert_eq!(told(missed, [silent(FIRST), done()]), Ok(found()));
+        assert_eq!(
+            told(missed, [late(), done()]).map_err(|error| error.code),
+            Err(ErrorCode::DeadlineExceeded)
+        );
+        assert!(told(missed, [silent(FIRST), silent(SECOND)]).is_err());
+        assert_eq!(told(later, [late(), late()]), Ok(found()), "it is another one");
+        assert_eq!(relocated(HOMES, missed, vec![late(), late()], None), Ok(None));
     }
 
     #[test]

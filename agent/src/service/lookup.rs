@@ -7,7 +7,7 @@ use crate::limits::{REFUSED_WAIT_MAX, UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKN
 use crate::metrics::ReadOutcome;
 use crate::node::Node;
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::NodeId;
@@ -15,7 +15,7 @@ use tenon_protocol::member::{HomeEntry, HomeEvent, HomeEventKind};
 use tenon_protocol::message::{
     ExistsMode, ExistsReply, ExistsRequest, KeyResult, KeysRequest, LocateReply, Located, RelocateRequest,
 };
-use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable};
+use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable, relocated};
 use tokio::time::Instant;
 
 /// A key whose homes are being asked.
@@ -38,7 +38,10 @@ impl Node {
             request.keys.iter().map(String::as_str),
             &mut results,
         )?;
-        self.locate_named(named, false, deadline, &mut results).await;
+        for (key, found) in self.find(named, false, deadline).await {
+            let located = found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry)));
+            results.set(key.index, located);
+        }
         Ok(self.located_items(results))
     }
 
@@ -52,15 +55,26 @@ impl Node {
         let mut results = Results::new(request.keys.len());
         let keys = request.keys.iter().map(|missed| missed.key.as_str());
         let named = self.named_keys(&request.namespace, keys, &mut results)?;
-        let doubts = named.iter().map(|key| Decision {
-            key_hash: key.hash,
-            homes: key.homes,
-            kind: HomeEventKind::Doubt {
-                version: request.keys[key.index].version,
-            },
-        });
-        self.tell_both(doubts.collect(), deadline).await;
-        self.locate_named(named, true, deadline, &mut results).await;
+        let doubts: Vec<Decision> = named
+            .iter()
+            .map(|key| Decision {
+                key_hash: key.hash,
+                homes: key.homes,
+                kind: HomeEventKind::Doubt {
+                    version: request.keys[key.index].version,
+                },
+            })
+            .collect();
+        let mut looked = HashMap::with_capacity(named.len());
+        for (key, answers) in named.iter().zip(self.tell_both(&doubts, deadline).await) {
+            looked.insert(key.index, answers);
+        }
+        for (key, found) in self.find(named, true, deadline).await {
+            let located = found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry)));
+            let (missed, looked) = (request.keys[key.index].version, looked.remove(&key.index));
+            let told = located.and_then(|found| relocated(key.homes, missed, looked.unwrap_or_default(), found));
+            results.set(key.index, told);
+        }
         Ok(self.located_items(results))
     }
 
@@ -81,21 +95,6 @@ impl Node {
         LocateReply {
             nodes: self.node_refs(holders),
             items,
-        }
-    }
-
-    async fn locate_named(
-        self: &Arc<Self>,
-        named: Vec<NamedKey>,
-        asks_both: bool,
-        deadline: Instant,
-        results: &mut Results<Option<Located>>,
-    ) {
-        for (key, found) in self.find(named, asks_both, deadline).await {
-            results.set(
-                key.index,
-                found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry))),
-            );
         }
     }
 

@@ -176,11 +176,15 @@ impl Directory {
         if is_first && source == Source::Partner {
             return self.claimed(asker);
         }
+        if !is_first {
+            self.entries.change(key, |entry| entry.gain_unheard(&object.replicas));
+            return self.claimed(asker);
+        }
         let is_changed = self.entries.change(key, |entry| {
             let known = entry.sealed.as_mut().expect("its object is joined");
             known.gain(&object.replicas)
         });
-        if is_changed && is_first && object.replicas.iter().any(|replica| replica.is_copy) {
+        if is_changed && object.replicas.iter().any(|replica| replica.is_copy) {
             return self.mirror(key, asker, Decision::Gained);
         }
         self.claimed(asker);
@@ -197,7 +201,7 @@ impl Directory {
     pub(super) fn set_sealed(&mut self, key: KeyHash, object: Object) {
         let (homes, version, holders) = (object.homes, object.version, object.holders());
         let has_copies = object.has_copies();
-        let before = self.entries.change(key, |entry| entry.sealed.replace(object));
+        let before = self.entries.change(key, |entry| entry.seal(object));
         let beaten = before.iter().filter(|before| before.version.epoch < version.epoch);
         if version.epoch > Epoch(1) && !is_planted(Bug::ReplacedIsNotBuried) {
             // Should this one go, none before must come back, and none that comes after may be below it.
@@ -206,7 +210,7 @@ impl Directory {
         }
         let Some(mut before) = before else { return };
         let is_same = before.version == version;
-        // Which holders have a copy the first home says; one that it has not heard of yet tells it again.
+        // Which holders have a copy the first home says, but for those that have not reached it yet.
         let is_joined = is_same && (has_copies || before.has_copies()) && !is_planted(Bug::OtherCopiesAreDropped);
         if !is_joined && !before.lose(|replica| is_same && holders.contains(&replica.holder)) {
             self.release(key, before);

@@ -147,11 +147,41 @@ pub(super) struct Entry {
     pub(super) sealed: Option<Object>,
     /// Boxed, since few keys have one at any time.
     pub(super) pending: Option<Box<Pending>>,
+    /// At the second home: copies of the sealed object that their holders have told, and that the first home has not named yet.
+    pub(super) unheard: Vec<Replica>,
 }
 
 impl Entry {
     pub(super) fn is_empty(&self) -> bool {
         self.sealed.is_none() && self.pending.is_none()
+    }
+
+    /// A holder has told the second home of the sealed object.
+    pub(super) fn gain_unheard(&mut self, replicas: &[Replica]) {
+        let Some(known) = &mut self.sealed else { return };
+        let before = known.replicas.clone();
+        known.gain(replicas);
+        let fresh = known
+            .replicas
+            .iter()
+            .filter(|replica| replica.is_copy && !before.contains(replica));
+        self.unheard.extend(fresh);
+    }
+
+    /// The first home says what the key's object is, and which replicas it has. Those that it can't know of yet stay. Answers what was the object
+    /// before.
+    pub(super) fn seal(&mut self, mut object: Object) -> Option<Object> {
+        if self
+            .sealed
+            .as_ref()
+            .is_some_and(|before| before.version == object.version)
+        {
+            self.unheard.retain(|replica| !object.replicas.contains(replica));
+            object.gain(&self.unheard);
+        } else {
+            self.unheard.clear();
+        }
+        self.sealed.replace(object)
     }
 
     /// The homes of the key; `None` if nothing is known of it.
@@ -208,7 +238,10 @@ impl Entries {
             Some(packed) => {
                 let sealed = Some(packed.unpack(&self.shared));
                 packed.release(&mut self.shared);
-                Entry { sealed, pending: None }
+                Entry {
+                    sealed,
+                    ..Entry::default()
+                }
             }
             None => self.loose.remove(&key).unwrap_or_default(),
         };
@@ -217,7 +250,8 @@ impl Entries {
             Entry {
                 sealed: Some(object),
                 pending: None,
-            } => Packed::pack(&mut self.shared, object),
+                unheard,
+            } if unheard.is_empty() => Packed::pack(&mut self.shared, object),
             _ => None,
         };
         if let Some(packed) = packed {

@@ -35,6 +35,7 @@ impl Directory {
             self.set_pending(key, None);
         }
         let is_left = self.entries.change(key, |entry| {
+            entry.unheard.retain(|replica| !is_region_of(replica, &region));
             let is_meant = |object: &&mut Object| object.is_withdrawn_by(&region);
             let Some(object) = entry.sealed.as_mut().filter(is_meant) else {
                 return false;

@@ -1,6 +1,6 @@
 //! The second home learns what the first has decided.
 
-use super::entry::{Object, Pending};
+use super::entry::{Entry, Object, Pending};
 use super::members::Untold;
 use super::work::{Asker, Decision, Mirrored, Purpose, Step};
 use super::{Answer, Directory};
@@ -182,7 +182,10 @@ impl Directory {
             gone.any(|gone| (gone.holder, gone.generation) == (replica.holder, replica.generation))
         };
         if !known.lose(is_meant) {
-            self.entries.change(key, |entry| entry.sealed = Some(known));
+            self.entries.change(key, |entry| {
+                entry.unheard.retain(|replica| !is_meant(replica));
+                entry.sealed = Some(known);
+            });
             told.withdrawn = None;
         }
     }
@@ -248,9 +251,13 @@ impl Directory {
         let sealed = told.sealed.map(|sealed| Object::new(homes, sealed));
         // If it is removed or gone, its drops are owed already or there is none to be owed.
         let beaten = entry.sealed.filter(|_| sealed.is_some());
+        let unheard = entry.unheard;
         self.entries.change(key, |entry| {
-            entry.sealed = beaten;
-            entry.pending = pending;
+            *entry = Entry {
+                sealed: beaten,
+                pending,
+                unheard,
+            };
         });
         if let Some(sealed) = sealed {
             self.set_sealed(key, sealed);

@@ -449,6 +449,7 @@ impl Directory {
             if entry.sealed.as_mut().is_some_and(|object| object.lose(gone)) {
                 entry.sealed = None;
             }
+            entry.unheard.retain(|replica| !gone(replica));
             // A pending object was verified with all its replicas: if one is gone it is another one that must be
             // proposed.
             let is_lost = entry

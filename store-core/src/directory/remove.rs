@@ -6,8 +6,9 @@ use super::{Directory, is_gone, wrong_answer};
 use crate::limits::OWED_DROPS_MAX;
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::KeyHash;
-use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, OwedDrop};
+use tenon_protocol::ids::{Epoch, KeyHash};
+use tenon_protocol::limits::EPOCH_MAX;
+use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, Homes, OwedDrop};
 use tenon_protocol::message::KeyResult;
 
 impl Directory {
@@ -31,9 +32,19 @@ impl Directory {
             self.remember_stored(key, object.version);
             removal.changed = true;
         }
+        self.bury_what_is_gone(key, asker.homes, removal.up_to);
         // Also where nothing is known: a partner that knows of an object says so.
         removal.changed |= !self.tombstones.owed(key).is_empty();
         self.mirror(key, asker, Decision::Removed(removal));
+    }
+
+    /// What a removal's coordinator has found may be gone, evicted, and a copy of it on its way: it must not come back.
+    fn bury_what_is_gone(&mut self, key: KeyHash, homes: Homes, found: Epoch) {
+        let is_gone = self.entries.sealed(key).is_none() && self.entries.pending(key).is_none();
+        let epoch = found.0.saturating_add(1);
+        if is_gone && found.0 > 0 && epoch < EPOCH_MAX && epoch > self.tombstones.epoch(key) {
+            self.tombstones.raise(self.now, key, homes, epoch, []);
+        }
     }
 
     /// The partner has been told of a removal: now the holders are.

@@ -177,7 +177,11 @@ pub(crate) fn a_copy_that_the_first_home_does_not_know_is_not_dropped_when_it_sa
     assert_eq!(cluster.call(SECOND, key(1), copy), done(true));
     assert_eq!(cluster.call(FIRST, key(1), propose(2, 2, 1)), exists(stored, false));
     cluster.settle();
-    assert_eq!(holders_at(&mut cluster, SECOND), [0], "the first home's list stands");
+    assert_eq!(
+        holders_at(&mut cluster, SECOND),
+        [0, 1],
+        "the first home has not heard of it yet"
+    );
     assert_eq!(cluster.holders[1].sealed.get(&key(1)), Some(&stored));
 }
 
@@ -360,4 +364,37 @@ fn what_comes_after_an_evicted_object_is_not_below_it() {
         cluster.call(FIRST, key(1), propose(3, 0, 1)),
         Ok(HomeAnswer::Accepted { version, degraded })
     );
+}
+
+#[test]
+fn the_second_home_keeps_a_copy_that_its_holder_could_not_tell_the_first() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    // The copy's holder does not reach the first home.
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(SECOND, key(1), copy), done(true));
+    // The first home tells the second what it knows: another put is told that the key has an object.
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 2, 1)), exists(stored, false));
+    assert_eq!(holders_at(&mut cluster, SECOND), [0, 1]);
+    // The object was moved, so its first holder lets go of it.
+    let report = evicted(&mut cluster, stored, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    assert_eq!(holders_at(&mut cluster, SECOND), [1]);
+}
+
+#[test]
+fn a_copy_does_not_come_back_whose_object_was_evicted_before_it_was_removed() {
+    let mut cluster = met(3);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    let report = evicted(&mut cluster, stored, 0, 1);
+    assert_eq!(cluster.call(FIRST, key(1), report), done(true));
+    let up_to = HomeEventKind::Remove { up_to: stored.epoch };
+    assert_eq!(cluster.call(FIRST, key(1), up_to), done(false));
+    for home in [FIRST, SECOND] {
+        let copy = copied(&mut cluster, stored, 1, 8);
+        assert_eq!(cluster.call(home, key(1), copy), done(true));
+        cluster.settle();
+        assert_eq!(holders_at(&mut cluster, home), []);
+    }
+    assert!(cluster.holders[1].sealed.is_empty(), "it is to be dropped");
 }

@@ -9,7 +9,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Epoch, PutId, Version};
 use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEventKind, MemberReply, MemberRequest};
 use tenon_protocol::message::{Committed, KeyResult, Located};
-use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable};
+use tenon_store_core::coordinator::{Found, HolderState, LookUp, readable, relocated};
 use tenon_store_core::objects::{Owner, RegionId};
 use tenon_store_core::time::Time;
 
@@ -174,14 +174,16 @@ impl Sim {
             told.push(done.clone());
             let event = self.home_event(key, HomeEventKind::Doubt { version: missed });
             self.spawn(Some(me), async move {
-                let _ = sim.ask_home(me, home, event, deadline).await;
-                done.fill(());
+                let looked = sim.ask_home(me, home, event, deadline).await;
+                done.fill(looked);
             });
         }
+        let mut looked = Vec::new();
         for done in told {
-            done.await;
+            looked.push(done.await);
         }
-        self.locate(me, key, true, deadline).await
+        let found = self.locate(me, key, true, deadline).await?;
+        relocated(homes, missed, looked, found)
     }
 
     /// Looks what the key has, and removes that.

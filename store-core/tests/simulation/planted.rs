@@ -39,7 +39,7 @@ const FOUND: [(Bug, &str); 15] = [
     (Bug::EndsAreNotRetold, "halts:123..250"),
     (Bug::FewEndsAreRetold, "halts:123..250"),
     (Bug::ReplacedIsNotBuried, "moves:1..100"),
-    (Bug::OtherCopiesAreDropped, "moves:1..100"),
+    (Bug::OtherCopiesAreDropped, "moves:105..300"),
 ];
 
 /// Bugs that break nothing that other rules do not mend, or only in a moment between two messages that hardly any run has.

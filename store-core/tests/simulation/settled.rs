@@ -83,9 +83,8 @@ fn text(version: Version) -> String {
 
 /// A home knows a key's object, where it is, and nothing else.
 ///
-/// Of an object that was copied it need not know every place, and may know one that is gone: after the homes parted the first
-/// one's list stands (decision 0021), and it has not heard what the second one was told alone. Readers and proposals ask the next
-/// replica then; so one that is there must be known.
+/// Of an object that was copied it may know a place besides where it is no more: after the homes parted the second has not heard of every eviction.
+/// Readers and proposals ask the next replica then. All that are there must be known.
 fn check_home(world: &mut World, home: usize, key: usize, here: &[&Object]) -> Verdict {
     let known = match locate(world, home, key) {
         HomeAnswer::Hit(entry) => entry.replicas,
@@ -101,7 +100,7 @@ fn check_home(world: &mut World, home: usize, key: usize, here: &[&Object]) -> V
         let mut objects = world.model.objects.iter();
         objects.any(|one| one.is_copy && (one.key, one.version) == (key, object.version))
     });
-    if known == held || (was_copied && !known.is_disjoint(&held)) {
+    if known == held || (was_copied && held.is_subset(&known)) {
         return Ok(());
     }
     Err(format!(
