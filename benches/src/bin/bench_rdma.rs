@@ -50,8 +50,9 @@ const HOLDER: usize = 1;
 const LATENCY_BYTES: u64 = 4 << 10;
 /// How single reads are named among the subjects.
 const LATENCY: &str = "latency";
+const LATENCY_ROUNDS: usize = 5;
 const MACHINE_MIB: u32 = 1536;
-const TIMEOUT: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Measures transfers over RDMA; the last line is `RESULT` and a JSON object.
 #[derive(Debug, Parser)]
@@ -59,7 +60,7 @@ struct Arguments {
     /// Fewer rounds of fewer bytes, and fewer sizes: shows that the bench works, its figures mean little.
     #[arg(long)]
     quick: bool,
-    /// This many rounds.
+    /// This many rounds of each size.
     #[arg(long)]
     rounds: Option<usize>,
     /// Only transfers of these sizes, such as `4KiB,1MiB`.
@@ -79,10 +80,11 @@ struct Arguments {
 /// How much is measured.
 #[derive(Debug)]
 struct Effort {
-    rounds: usize,
     sizes: Vec<Size>,
     /// Reads of one measurement of latency.
     latencies: u64,
+    /// Rounds of them that count.
+    latency_rounds: usize,
 }
 
 impl Effort {
@@ -91,15 +93,16 @@ impl Effort {
             [] => !arguments.quick || ["4KiB", "1MiB"].contains(&size.name),
             names => names.iter().any(|name| name == size.name),
         };
-        let (rounds, shorter_by, latencies) = if arguments.quick { (1, 8, 50) } else { (5, 1, 300) };
+        let (shorter_by, latencies) = if arguments.quick { (8, 50) } else { (1, 300) };
+        let rounds = |usual| arguments.rounds.unwrap_or(if arguments.quick { 1 } else { usual });
         Self {
-            rounds: arguments.rounds.unwrap_or(rounds),
             sizes: Size::ALL
                 .into_iter()
                 .filter(named)
-                .map(|size| size.shorter_by(shorter_by))
+                .map(|size| size.shorter_by(shorter_by).in_rounds(rounds(size.rounds)))
                 .collect(),
             latencies,
+            latency_rounds: rounds(LATENCY_ROUNDS),
         }
     }
 }
@@ -251,7 +254,7 @@ impl Bench {
         self.objects.put("get").await?;
         self.objects.verify("get").await?;
         // The first round warms up and does not count.
-        for round in 0..=self.effort.rounds {
+        for round in 0..=size.rounds {
             for turn in 0..series.len() {
                 let series = &mut series[(round + turn) % self.subjects.len()];
                 let (mb_per_s, cpu_s_per_gb) = self
@@ -278,7 +281,7 @@ impl Bench {
             depth: 1,
         };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..=self.effort.rounds {
+        for round in 0..=self.effort.latency_rounds {
             let own = self
                 .engine
                 .read_latencies(LATENCY_BYTES, self.effort.latencies)
