@@ -176,9 +176,14 @@ impl Node {
 
     /// Asks it to stop with SIGTERM and waits until it has.
     pub fn stop(&mut self) -> ExitStatus {
+        self.stop_within(wait::SOON)
+    }
+
+    /// The same for a node that takes longer.
+    pub fn stop_within(&mut self, within: Duration) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         let mut process = self.process.take().expect("the node runs");
-        wait::until(wait::SOON, "the node stops", || {
+        wait::until(within, "the node stops", || {
             match process.try_wait().expect("the process can be waited for") {
                 Some(status) => Ok(status),
                 None => Err("it runs"),

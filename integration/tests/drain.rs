@@ -56,6 +56,11 @@ async fn put_all(client: &Client, holder: NodeId) {
 }
 
 async fn assert_all_are_there(client: &Client) {
+    find_all(client).await.expect("every node is known to answer or not to");
+}
+
+/// Gets all objects; an error says which of them can't be had now. None may be a miss, nor have other bytes.
+async fn find_all(client: &Client) -> Result<(), String> {
     for first in (0..OBJECTS).step_by(BATCH) {
         let indices = first..OBJECTS.min(first + BATCH);
         let into: Vec<Slice> = indices
@@ -68,9 +73,20 @@ async fn assert_all_are_there(client: &Client) {
             .collect();
         let results = client.get_batch(&namespace(), items, default_deadline(0)).await;
         for ((index, into), result) in indices.zip(into).zip(results) {
-            assert!(matches!(result, Ok(GetOutcome::Hit(_))), "{}: {result:?}", key(index));
+            let found = result.map_err(|error| format!("{}: {error}", key(index)))?;
+            assert!(matches!(found, GetOutcome::Hit(_)), "{}: {found:?}", key(index));
             assert_same(&into.to_vec(), &bytes(index), &key(index));
         }
+    }
+    Ok(())
+}
+
+/// Gives each node one segment that has room for all objects, as its second.
+fn enlarge(cluster: &Cluster) {
+    for node in cluster.nodes() {
+        let spec = json!({ "len_bytes": 128 * MIB, "slots": 2 * OBJECTS });
+        assert_eq!(node.http().post("/v1/segments", &spec).expect(201).json()["segment"], 2);
+        node.http().delete("/v1/segments/1?timeout_ms=10000").expect(200);
     }
 }
 
@@ -95,11 +111,7 @@ fn drain(node: &Node, segment: u64) {
 async fn of_ten_thousand_objects_of_a_drained_segment_none_is_lost() {
     let cluster = Cluster::start_without_eviction(3);
     let holder = &cluster[0];
-    for node in cluster.nodes() {
-        let spec = json!({ "len_bytes": 128 * MIB, "slots": 2 * OBJECTS });
-        assert_eq!(node.http().post("/v1/segments", &spec).expect(201).json()["segment"], 2);
-        node.http().delete("/v1/segments/1?timeout_ms=10000").expect(200);
-    }
+    enlarge(&cluster);
     put_all(&cluster[1].client().await, holder.id()).await;
     assert_eq!(field(holder, "objects"), OBJECTS as u64);
     let keep = json!({ "namespace": "default", "keys": [key(5)], "keep": { "pin": "hard" } });
@@ -135,6 +147,34 @@ async fn of_ten_thousand_objects_of_a_drained_segment_none_is_lost() {
     assert_accounts(&cluster);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_ten_thousand_objects_of_a_node_that_is_asked_to_stop_none_is_lost() {
+    let mut cluster = Cluster::start_with(&ClusterOptions {
+        nodes: 3,
+        // It hands over for three quarters of it.
+        more_config: format!(
+            "[eviction]\npolicy = \"off\"\n\n[timeouts]\ndrain_ms = {}\n",
+            (MOVED_WITHIN * 4 / 3).as_millis()
+        ),
+        ..ClusterOptions::default()
+    });
+    enlarge(&cluster);
+    put_all(&cluster[1].client().await, cluster[0].id()).await;
+    let status = cluster[0].stop_within(2 * MOVED_WITHIN);
+    assert_eq!(status.code(), Some(0), "{}", cluster[0].log_tail());
+    let log = cluster[0].log_tail();
+    assert!(log.contains(&format!("moved={OBJECTS}")), "{log}");
+    for reader in [&cluster[1], &cluster[2]] {
+        let client = reader.client().await;
+        let give_up = Instant::now() + wait::SOON;
+        // Homes that are left say what they know when they have noticed.
+        while let Err(error) = find_all(&client).await {
+            assert!(Instant::now() < give_up, "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
 #[test]
 fn what_has_no_room_elsewhere_stays_readable_and_moves_when_there_is_room() {
     let cluster = Cluster::start_with(&ClusterOptions {
@@ -145,6 +185,13 @@ fn what_has_no_room_elsewhere_stays_readable_and_moves_when_there_is_room() {
     });
     let (holder, other) = (&cluster[0], &cluster[1]);
     let bytes_of = |index: u64| payload(index, 1 << 20);
+    let assert_kept = || {
+        for index in 0..20 {
+            let key = format!("kept/{index}");
+            let answer = other.http().get_object(&key).expect(200);
+            assert_same(answer.bytes(), &bytes_of(index), &key);
+        }
+    };
     for index in 0..20 {
         other
             .http()
@@ -159,14 +206,7 @@ fn what_has_no_room_elsewhere_stays_readable_and_moves_when_there_is_room() {
         let is_so = done["moved_objects"] == 12 && done["no_room_objects"] == 8 && done["left_objects"] == 8;
         is_so.then_some(()).ok_or(done)
     });
-    for index in 0..20 {
-        let key = format!("kept/{index}");
-        assert_same(
-            other.http().get_object(&key).expect(200).bytes(),
-            &bytes_of(index),
-            &key,
-        );
-    }
+    assert_kept();
     for index in 0..20 {
         other.http().delete(&Http::object_path(&format!("filler/{index}")));
     }
@@ -174,14 +214,7 @@ fn what_has_no_room_elsewhere_stays_readable_and_moves_when_there_is_room() {
         let done = draining(holder, 1);
         (done["left_objects"] == 0).then_some(()).ok_or(done)
     });
-    for index in 0..20 {
-        let key = format!("kept/{index}");
-        assert_same(
-            other.http().get_object(&key).expect(200).bytes(),
-            &bytes_of(index),
-            &key,
-        );
-    }
+    assert_kept();
     assert_eq!(field(other, "objects"), 20);
     assert_accounts(&cluster);
 }

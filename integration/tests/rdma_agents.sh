@@ -5,12 +5,6 @@ bytes=$((3 * 1024 * 1024 + 17))
 # Packets that a device has sent: 4096 bytes of payload each at most.
 sent() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
 
-agent() { # node arguments
-    node=$1
-    shift
-    tenon --connect "unix:$work/$node/sock" --rdma forbid "$@"
-}
-
 # Whole objects over HTTP are read by the agent itself, over its own devices.
 got_through() { # number key
     wget -q -O "$work/got" "http://127.0.0.1:770$1/v1/objects/$2" || return 1
@@ -26,14 +20,7 @@ head -c "$bytes" /dev/urandom >"$work/file"
 for node in a b c; do start "$node"; done
 
 step "three agents see each other"
-for node in a b c; do
-    tries=0
-    until [ "$(agent "$node" nodes 2>/dev/null | grep -c alive)" -eq 3 ]; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 200 ] || fail "node $node does not see two others: $(agent "$node" nodes 2>&1)"
-        sleep 0.2
-    done
-done
+see_each_other
 [ "$(metric 1 tenon_rdma_rails)" = 1 ] || fail "node a uses no port"
 [ "$(metric 3 tenon_rdma_rails)" = 0 ] || fail "node c uses a port"
 

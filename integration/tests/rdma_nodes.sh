@@ -52,6 +52,26 @@ start() { # node
     eval "pid_$1=$!"
 }
 
+# Asks a node over its socket.
+agent() { # node arguments
+    node=$1
+    shift
+    tenon --connect "unix:$work/$node/sock" --rdma forbid "$@"
+}
+
+# Waits until every node sees all of them.
+see_each_other() {
+    all=$(echo "$nodes" | wc -w)
+    for node in $nodes; do
+        tries=0
+        until [ "$(agent "$node" nodes 2>/dev/null | grep -c alive)" -eq "$all" ]; do
+            tries=$((tries + 1))
+            [ "$tries" -lt 200 ] || fail "node $node does not see all $all nodes: $(agent "$node" nodes 2>&1)"
+            sleep 0.2
+        done
+    done
+}
+
 metric() { # number series
     wget -q -O - "http://127.0.0.1:$http_ports$1/metrics" | awk -v series="$2" '$1 == series {print $2}'
 }

@@ -6,6 +6,15 @@ written() { # number way
     metric "$1" "tenon_rdma_writes_total{way=\"$2\"}"
 }
 
+until_pushed() { # more than so many ranges into a
+    tries=0
+    until [ "$(written 1 push)" -gt "$1" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 400 ] || fail "the writer does not come to write"
+        sleep 0.05
+    done
+}
+
 put() { # node key file
     eval "to=\$id_$1"
     tenon --connect "unix:$work/b/sock" --rdma require put --node "$to" "$2" "$3"
@@ -28,14 +37,7 @@ head -c $((20 * 1024 * 1024)) /dev/urandom >"$work/large"
 for node in a b; do start "$node"; done
 
 step "two agents see each other, and say what their devices make of windows"
-for node in a b; do
-    tries=0
-    until [ "$(tenon --connect "unix:$work/$node/sock" --rdma forbid nodes 2>/dev/null | grep -c alive)" -eq 2 ]; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 200 ] || fail "node $node does not see the other"
-        sleep 0.2
-    done
-done
+see_each_other
 for number in 1 2; do
     [ "$(metric $number "tenon_rdma_windows_enforced{rail=\"rxe$((number - 1)):1\"}")" = 0 ] || fail "node $number has other windows"
 done
@@ -61,12 +63,7 @@ step "a writer that is killed in the middle leaves its region free, and later pu
 before=$(written 1 push)
 tenon --connect "unix:$work/b/sock" --rdma require put --node "$id_a" killed "$work/large" >/dev/null 2>&1 &
 writer=$!
-tries=0
-until [ "$(written 1 push)" -gt $((before + 2)) ]; do
-    tries=$((tries + 1))
-    [ "$tries" -lt 400 ] || fail "the writer does not come to write"
-    sleep 0.05
-done
+until_pushed $((before + 2))
 kill -9 "$writer" 2>/dev/null || fail "the writer had ended before it was killed"
 wait "$writer" 2>/dev/null || true
 tries=0
@@ -83,12 +80,7 @@ step "a holder that is killed while it is written to has nothing of it in its ne
 before=$(written 1 push)
 put a torn "$work/large" >/dev/null 2>&1 &
 writer=$!
-tries=0
-until [ "$(written 1 push)" -gt $((before + 2)) ]; do
-    tries=$((tries + 1))
-    [ "$tries" -lt 400 ] || fail "the writer does not come to write"
-    sleep 0.05
-done
+until_pushed $((before + 2))
 kill -9 "$pid_a"
 wait "$pid_a" 2>/dev/null || true
 if wait "$writer"; then fail "the put had ended before its holder was killed"; fi

@@ -1,10 +1,4 @@
 # Segments that come and go at an agent whose peers read them over RDMA. Run by rdma_segments.rs, behind rdma_nodes.sh.
-agent() { # node arguments
-    node=$1
-    shift
-    tenon --connect "unix:$work/$node/sock" --rdma forbid "$@"
-}
-
 status_of() { # number key
     wget -S -O "$work/got" "http://127.0.0.1:774$1/v1/objects/$2" 2>&1 | sed -n 's/.*HTTP.1.1 \([0-9]*\).*/\1/p' | tail -n 1
 }
@@ -28,14 +22,7 @@ head -c $((3 * 1024 * 1024 + 17)) /dev/urandom >"$work/file"
 for node in $nodes; do start "$node"; done
 
 step "two agents see each other"
-for node in $nodes; do
-    tries=0
-    until [ "$(agent "$node" nodes 2>/dev/null | grep -c alive)" -eq 2 ]; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 200 ] || fail "node $node does not see the other: $(agent "$node" nodes 2>&1)"
-        sleep 0.2
-    done
-done
+see_each_other
 agent a put --node "$id_a" first "$work/file" || fail "the first put"
 got_by_b first
 before=$(shared_kib)

@@ -458,6 +458,16 @@ pub(crate) fn sealed(version: Version, holder: usize) -> HomeEventKind {
     }
 }
 
+/// The object of this put is evicted by the holder, which had it in this region.
+pub(crate) fn evicted(cluster: &mut Cluster, version: Version, holder: usize, generation: u64) -> HomeEventKind {
+    cluster.holders[holder].sealed.retain(|_, sealed| *sealed != version);
+    HomeEventKind::Evicted {
+        version,
+        holder: holder_id(holder),
+        generation: Generation(generation),
+    }
+}
+
 /// What is known of a key that has this object.
 pub(crate) fn told(version: Version, holder: usize, incarnation: u64) -> MirrorEntry {
     let generation = u64::from(version.put_id.to_bytes()[15]);

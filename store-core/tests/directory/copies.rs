@@ -2,7 +2,7 @@
 
 use crate::cluster::*;
 use crate::learning::{find, lose, met, version};
-use tenon_protocol::ids::{Generation, Version};
+use tenon_protocol::ids::Version;
 use tenon_protocol::member::{HomeAnswer, HomeEntry, HomeEventKind};
 use tenon_protocol::message::Replica;
 
@@ -28,15 +28,6 @@ fn holders_at(cluster: &mut Cluster, home: usize) -> Vec<usize> {
         }
         Ok(HomeAnswer::Miss) => Vec::new(),
         other => panic!("{other:?}"),
-    }
-}
-
-fn evicted(cluster: &mut Cluster, version: Version, holder: usize, generation: u64) -> HomeEventKind {
-    cluster.holders[holder].sealed.retain(|_, sealed| *sealed != version);
-    HomeEventKind::Evicted {
-        version,
-        holder: holder_id(holder),
-        generation: Generation(generation),
     }
 }
 

@@ -2,18 +2,8 @@
 
 use crate::cluster::*;
 use crate::learning::{find, lose, met, version};
-use tenon_protocol::ids::{Generation, Version};
+use tenon_protocol::ids::Generation;
 use tenon_protocol::member::{HomeAnswer, HomeEventKind};
-
-/// The object of this put is evicted by the holder, which had it in this region.
-fn evicted(cluster: &mut Cluster, version: Version, holder: usize, generation: u64) -> HomeEventKind {
-    cluster.holders[holder].sealed.retain(|_, sealed| *sealed != version);
-    HomeEventKind::Evicted {
-        version,
-        holder: holder_id(holder),
-        generation: Generation(generation),
-    }
-}
 
 #[test]
 fn an_evicted_object_is_a_miss_at_both_homes_and_its_put_stays_stored() {
