@@ -5,7 +5,6 @@
 //! than the members.
 
 use crate::clock;
-use crate::peers::Peers;
 use parking_lot::Mutex;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{Alarm, AlarmKind};
@@ -52,7 +51,8 @@ impl Silence {
         }
     }
 
-    fn alarm(&self) -> Option<Alarm> {
+    /// Whether they did, and still are.
+    pub(crate) fn alarm(&self) -> Option<Alarm> {
         let silent = self.silent.lock();
         if !silent.is_alarmed() {
             return None;
@@ -71,12 +71,11 @@ impl Silence {
     }
 }
 
-/// All that stand at this node.
-pub(crate) fn all(peers: &Peers) -> Vec<Alarm> {
-    let refused = peers.refusals().map(|(node, message)| Alarm {
+/// A member is refused, or refuses this node, and why.
+pub(crate) fn refused(node: NodeId, message: String) -> Alarm {
+    Alarm {
         kind: AlarmKind::MemberRefused,
         nodes: vec![node],
         message,
-    });
-    peers.silence().alarm().into_iter().chain(refused).collect()
+    }
 }

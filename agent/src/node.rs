@@ -1,6 +1,5 @@
 //! One running agent: everything that its fronts and drivers share.
 
-use crate::alarms;
 use crate::config::PlacementConfig;
 use crate::embedded;
 use crate::evict::Untold;
@@ -204,7 +203,7 @@ impl Node {
 
     /// What an operator should look at.
     pub fn alarms(&self) -> Vec<Alarm> {
-        alarms::all(&self.peers)
+        self.peers.alarms()
     }
 
     /// From now on no put is placed here; everything else goes on.

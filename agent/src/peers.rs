@@ -5,7 +5,7 @@
 //! that are waiting for it the rest of its bound, once; from then on every call says `unavailable` at once until a
 //! probe succeeds.
 
-use crate::alarms::Silence;
+use crate::alarms::{self, Silence};
 use crate::clock;
 use crate::refusals;
 use crate::rooms::Rooms;
@@ -19,7 +19,7 @@ use tenon_protocol::codec;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId};
 use tenon_protocol::member::{Heartbeat, MemberReply, MemberRequest};
-use tenon_protocol::message::{NodeInfo, NodeState, Reply, Request};
+use tenon_protocol::message::{Alarm, NodeInfo, NodeState, Reply, Request};
 use tenon_store_core::directory::Event;
 use tenon_store_core::membership::{Life, ProbeFailure, ProbeTiming, Reachability};
 use tenon_store_core::time::Time;
@@ -473,17 +473,18 @@ impl Peers {
         self.members.values().map(|peer| peer.info())
     }
 
-    /// Who of them has fallen silent.
-    pub(crate) fn silence(&self) -> &Silence {
-        &self.silence
-    }
-
     /// The members that refuse us or are refused, with the reason.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = (NodeId, String)> {
         self.members.values().filter_map(|peer| {
             let reason = peer.refusal.lock().clone()?;
             Some((peer.node, format!("member {} is refused: {reason}", peer.node)))
         })
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+        let refused = self.refusals().map(|(node, message)| alarms::refused(node, message));
+        self.silence.alarm().into_iter().chain(refused).collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Copies at the coordinator, which has the further holders of a put commit what the first has committed, and at the holders, which serve that.
 
 use super::batch::{Results, group_by, per_key, to_its_end};
-use super::check_batch;
-use super::place::invalid;
+use super::checks::check_batch;
+use super::checks::invalid;
 use crate::node::Node;
 use crate::peers::other_answer;
 use futures_util::future::join_all;

@@ -1,8 +1,8 @@
 //! Placement explained: where puts would go, question by question, and what a segment is used for, run by run.
 
+use super::checks::invalid;
+use super::checks::unexpected;
 use super::drive::{Answer, Driving, Fate, Question, drive};
-use super::place::invalid;
-use super::put::unexpected;
 use crate::node::Node;
 use crate::rooms::told;
 use futures_util::future::BoxFuture;
@@ -155,7 +155,9 @@ fn check_items(items: &[DryRunItem]) -> Result<(), ServiceError> {
         let message = format!("a dry run of {count} objects: 1 to {DRY_RUN_ITEMS_MAX} are allowed");
         return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
     }
-    items.iter().try_for_each(|item| super::put::check_len(item.len_bytes))
+    items
+        .iter()
+        .try_for_each(|item| super::checks::check_len(item.len_bytes))
 }
 
 /// A dry run under way.

@@ -2,7 +2,7 @@
 
 use super::batch::per_key;
 use super::drive::{Driving as _, Fate};
-use super::place::Reserving;
+use super::reserving::Reserving;
 use crate::limits::EVICTION_QUESTIONS_MAX;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{KeyResult, Reservation};

@@ -1,7 +1,7 @@
 //! Locate and exists: ask one home of each key, the other one where the first does not answer or does not have it.
 
 use super::batch::{NamedKey, Results, group_by};
-use super::check_batch;
+use super::checks::check_batch;
 use crate::deciding::Decision;
 use crate::limits::{REFUSED_WAIT_MAX, UNKNOWN_PAUSE_MAX, UNKNOWN_PAUSE_MIN, UNKNOWN_WAIT_MAX};
 use crate::metrics::ReadOutcome;

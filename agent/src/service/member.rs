@@ -1,5 +1,6 @@
 //! What other members ask of this node.
 
+use super::checks::check_batch;
 use crate::holder::Owner;
 use crate::node::Node;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl Node {
                 self.with_hint(self.reserve_for(owner, &request, true).unwrap_or_else(Reply::Failed))
             }
             MemberRequest::Look { lens_bytes } => {
-                super::check_batch(lens_bytes.len())?;
+                check_batch(lens_bytes.len())?;
                 MemberReply::Look {
                     refusals: self.look_own(&lens_bytes),
                     hint: self.fit_hint(),
@@ -50,15 +51,15 @@ impl Node {
                 MemberReply::SessionEnded
             }
             MemberRequest::Home(events) => {
-                super::check_batch(events.len())?;
+                check_batch(events.len())?;
                 MemberReply::Home(self.serve_home(from, events, deadline).await)
             }
             MemberRequest::Later(tickets) => {
-                super::check_batch(tickets.len())?;
+                check_batch(tickets.len())?;
                 MemberReply::Home(self.serve_later(from, &tickets, deadline).await?)
             }
             MemberRequest::Holder(questions) => {
-                super::check_batch(questions.len())?;
+                check_batch(questions.len())?;
                 MemberReply::Holder(
                     questions
                         .iter()
@@ -89,7 +90,7 @@ impl Node {
 
     /// Sets regions aside for a coordinator's client, and lets objects go for that if it may.
     fn reserve_for(&self, owner: Owner, request: &ReserveRequest, may_evict: bool) -> Result<Reply, ServiceError> {
-        super::check_batch(request.items.len())?;
+        check_batch(request.items.len())?;
         Ok(Reply::Reserve(ReserveReply {
             nodes: Vec::new(),
             items: self.reserve_own(owner, request, may_evict)?,
@@ -110,15 +111,15 @@ impl Node {
                 self.reserve_for(Owner { coordinator, session }, &request, false)?
             }
             Request::Commit(request) => {
-                super::check_batch(request.items.len())?;
+                check_batch(request.items.len())?;
                 Reply::Commit(self.commit_own(deadline, request).await?)
             }
             Request::Abort(request) => {
-                super::check_batch(request.items.len())?;
+                check_batch(request.items.len())?;
                 Reply::Abort(self.abort_own(session.ok_or_else(no_session)?, &request)?)
             }
             Request::Keep(request) => {
-                super::check_batch(request.keys.len())?;
+                check_batch(request.keys.len())?;
                 Reply::Keep(self.keep_own(&request)?)
             }
             Request::List(request) => Reply::List(self.list_own(&request)?),

@@ -5,6 +5,7 @@
 //! only they can do, one frame per node for a whole batch.
 
 mod batch;
+mod checks;
 mod copies;
 mod drive;
 mod dry_run;
@@ -18,6 +19,7 @@ mod overview;
 mod place;
 mod put;
 mod remove;
+mod reserving;
 mod segments;
 
 pub(crate) use self::batch::group_by;
@@ -28,7 +30,6 @@ use crate::node::Node;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{Incarnation, NodeId, SessionId};
-use tenon_protocol::limits::BATCH_KEYS_MAX;
 use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{Reply, Request};
 use tokio::time::Instant;
@@ -129,13 +130,4 @@ fn check_life(request: &MemberRequest, incarnation: Incarnation) -> Result<(), S
         }
         _ => Ok(()),
     }
-}
-
-/// A batch has at least one and at most [`BATCH_KEYS_MAX`] keys.
-fn check_batch(keys: usize) -> Result<(), ServiceError> {
-    if keys == 0 || keys > BATCH_KEYS_MAX {
-        let message = format!("a batch of {keys} keys: 1 to {BATCH_KEYS_MAX} are allowed");
-        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Moving what a draining segment holds to other nodes: each gets a copy by the way of any put, and then the object here goes.
 
 use super::batch::NamedKey;
-use super::put::unexpected;
+use super::checks::unexpected;
 use crate::limits::{
     MOVE_NODES_MAX, MOVE_PAUSE_MAX, MOVE_PAUSE_MIN, MOVE_PIECES_AT_ONCE_MAX, MOVES_AT_ONCE_MAX, MOVES_LISTED_MAX,
 };

@@ -1,22 +1,22 @@
 //! Reserve, commit and abort at the coordinator: each key goes to the node that holds, or is to hold, its region.
 
+use super::Caller;
 use super::batch::{Results, group_by, per_key, to_its_end};
+use super::checks::{check_batch, check_len, check_options, unexpected};
 use super::copies::take_further;
-use super::{Caller, check_batch};
 use crate::holder::{Owner, ReserveKey};
 use crate::metrics;
 use crate::node::Node;
-use crate::peers::other_answer;
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::{NodeId, SessionId};
-use tenon_protocol::limits::{OBJECT_LEN_BYTES_MAX, REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
+use tenon_protocol::limits::REPLICAS_MAX;
 use tenon_protocol::member::MemberRequest;
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, Pin, PutOptions, PutOutcome, Reply,
-    Request, Reservation, ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
+    AbortItem, AbortRequest, CommitItem, CommitRequest, Committed, KeyResult, PutOutcome, Reply, Request, Reservation,
+    ReserveItem, ReserveReply, ReserveRequest, ReservedRegion,
 };
 use tokio::time::Instant;
 
@@ -266,54 +266,6 @@ impl Node {
     }
 }
 
-fn check_options(options: &PutOptions) -> Result<(), ServiceError> {
-    check_pin(options.pin)?;
-    if let Some(replicas) = options
-        .replicas
-        .filter(|&replicas| replicas == 0 || replicas > REPLICAS_MAX)
-    {
-        let message = format!("{replicas} replicas: 1 to {REPLICAS_MAX} are allowed");
-        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
-    }
-    if options.node.is_some() && options.replicas.unwrap_or(1) > 1 {
-        let message = "an object that is placed on a named node alone has one replica";
-        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
-    }
-    if options
-        .ttl_ms
-        .is_some_and(|ttl_ms| ttl_ms == 0 || ttl_ms > RESERVATION_TTL_MS_MAX)
-    {
-        let message = format!("a reservation's time to live is 1 to {RESERVATION_TTL_MS_MAX} ms");
-        return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
-    }
-    Ok(())
-}
-
-/// A soft pin has an end that can be waited for.
-pub(super) fn check_pin(pin: Pin) -> Result<(), ServiceError> {
-    match pin {
-        Pin::Soft { for_ms } if for_ms == 0 || for_ms > SOFT_PIN_MS_MAX => {
-            let message = format!("a soft pin of {for_ms} ms: 1 to {SOFT_PIN_MS_MAX} are allowed");
-            Err(ServiceError::new(ErrorCode::InvalidArgument, message))
-        }
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn check_len(len_bytes: u64) -> Result<(), ServiceError> {
-    if len_bytes == 0 {
-        return Err(ServiceError::new(
-            ErrorCode::EmptyObject,
-            "an object has at least one byte",
-        ));
-    }
-    if len_bytes > OBJECT_LEN_BYTES_MAX {
-        let message = format!("an object of {len_bytes} bytes: at most {OBJECT_LEN_BYTES_MAX} are allowed");
-        return Err(ServiceError::new(ErrorCode::ObjectTooLarge, message));
-    }
-    Ok(())
-}
-
 /// Items with their places in the batch.
 type ByHolder<I> = BTreeMap<NodeId, Vec<(usize, I)>>;
 
@@ -376,12 +328,5 @@ where
     });
     for (index, result) in join_all(served).await.into_iter().flatten() {
         results.set(index, result);
-    }
-}
-
-pub(super) fn unexpected(reply: &Reply) -> ServiceError {
-    match reply {
-        Reply::Failed(error) => error.clone(),
-        _ => other_answer(),
     }
 }

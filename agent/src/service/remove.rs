@@ -4,7 +4,7 @@
 //! remove what was put under the key in between.
 
 use super::batch::{NamedKey, Results};
-use super::check_batch;
+use super::checks::check_batch;
 use crate::deciding::Decision;
 use crate::node::Node;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Segments: what there is, and how they come and go.
 
 use super::Caller;
-use super::put::unexpected;
+use super::checks::unexpected;
 use crate::node::Node;
 use crate::segments::MountedSegment;
 use futures_util::future::join_all;

@@ -7,14 +7,15 @@ use super::cluster::{Cluster, Held};
 use super::record::Findings;
 use super::subject::Way;
 use super::x8_mixes::Mix;
-use super::{Conditions, Experiment, Label, plot, x8_level};
+use super::{
+    Conditions, Experiment, Label, plot,
+    x8_level::{self, WINDOW},
+};
 use crate::report::Samples;
 
 const NODES: usize = 8;
 const SEGMENTS_PER_NODE: usize = 4;
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Puts over which the load of a node is counted.
-pub(super) const WINDOW: usize = 200;
 /// Live bytes at the end of a step of the RL mix, as a share of the capacity.
 const RL_FILL: f64 = 0.93;
 const HEARTBEAT_PUTS: usize = 64;

@@ -6,11 +6,12 @@ use std::ops::Range;
 use super::cluster::{Nodes, Space};
 use super::record::Findings;
 use super::subject::Way;
-use super::x8::WINDOW;
 use super::x8_mixes::Mix;
 
 const MIB: u64 = 1 << 20;
 const NODES: usize = 8;
+/// Puts over which the load of a node is counted.
+pub(super) const WINDOW: usize = 200;
 const JOIN_NODE_BYTES: u64 = 4000 * MIB;
 /// How full the others are when a node joins.
 const JOIN_FILL: f64 = 0.7;
