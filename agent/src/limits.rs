@@ -43,6 +43,11 @@ pub const MOVE_PAUSE_MAX: Duration = Duration::from_secs(2);
 pub const ROOM_NEWS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long memory that was given up may be in use before that is logged.
 pub const RELEASE_PATIENCE: Duration = Duration::from_secs(15);
+
+const _: () = assert!(
+    2 * tenon_transport::limits::VERBS_FORGET_TIMEOUT.as_millis() < RELEASE_PATIENCE.as_millis(),
+    "a peer that does not forget memory is cut off from it while that is waited for"
+);
 /// Smallest segment: one piece.
 pub const SEGMENT_LEN_BYTES_MIN: u64 = PIECE_BYTES;
 /// Largest segment if the configuration names none; a quarter of the memory if that is less.

@@ -26,6 +26,7 @@ fn the_tests_of_verbs_and_of_the_engine_over_them_pass_on_devices() {
         "verbs_engine",
         "verbs_devices",
         "verbs_push",
+        "verbs_keys",
         "verbs_rogue",
     ];
     let tests = tests.map(|test| test_binary("tenon-transport", test).expect("it builds"));

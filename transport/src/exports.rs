@@ -215,7 +215,9 @@ impl Exports {
     }
 
     /// Takes a range back. When this returns, no peer's access through this table touches the memory any more, and none
-    /// will, but for what a device was told to write, or to let a peer write, before: that ends with its hold. Accesses under way fail with [`TransferError::Revoked`]. The holds of reads are dropped
+    /// will, but for what a device was told to write, or to let a peer write, before: that ends with its hold; and but for peers that read by themselves: they are
+    /// asked to forget where it lies, and may read there until they have, or until they are cut off, which is after
+    /// [`VERBS_FORGET_TIMEOUT`](crate::limits::VERBS_FORGET_TIMEOUT) at the latest. So long the memory is kept. Accesses under way fail with [`TransferError::Revoked`]. The holds of reads are dropped
     /// before this returns, whether or not their peer takes what was sent; those of writes soon after. It waits for at most one system call or copy of a piece. Returns false if there is no such key.
     pub fn revoke(&self, key: RemoteKey) -> bool {
         let Some(entry) = self.entries.write().remove(&key) else {

@@ -175,13 +175,22 @@ pub const VERBS_WINDOW_PROBE_PAUSE: Duration = Duration::from_micros(200);
 pub const VERBS_GRANTS_MAX: usize = 4 * VERBS_PULLS_MAX;
 /// Calls for windows that one batch of writes makes at once.
 pub const VERBS_GRANT_CALLS_MAX: usize = 2;
-/// Exports whose places one connection remembers: segments and their tables.
+/// Exports whose places one connection remembers, and that one peer is told of: segments and their tables.
 pub const VERBS_KEYS_MAX: usize = 4096;
+/// What a peer has for forgetting keys that it was told of, with the reads under way under them; then its queue pairs are ended, so that memory goes. Longer than
+/// one that hears nothing for [`VERBS_LISTEN_PAUSE`] needs.
+pub const VERBS_FORGET_TIMEOUT: Duration = Duration::from_secs(4);
+/// Keys that are to be forgotten, or are, in one message; the next one follows.
+pub const VERBS_FORGET_KEYS_MAX: usize = 1024;
 
 const _: () = assert!(
     VERBS_IDLE_MIN.as_millis() < VERBS_IDLE_LONG.as_millis()
         && 2 * VERBS_ROOM_TIMEOUT.as_millis() < VERBS_CONNECT_TIMEOUT.as_millis(),
     "both steps of making room fit into the time for connecting"
+);
+const _: () = assert!(
+    2 * VERBS_LISTEN_PAUSE.as_millis() < VERBS_FORGET_TIMEOUT.as_millis(),
+    "a peer that had a pause hears in time what it is to forget"
 );
 const _: () = assert!(
     VERBS_FLUSH_TIMEOUT.as_millis() < VERBS_PULL_GRACE.as_millis(),

@@ -16,6 +16,8 @@ pub(super) struct OfTransports {
     fallbacks: IntCounter,
     rails: IntGauge,
     events: IntCounterVec,
+    paths_lost: IntCounterVec,
+    cut_off: IntCounter,
     push: OfPush,
     transports: OnceLock<Transports>,
 }
@@ -37,6 +39,15 @@ impl OfTransports {
                 "tenon_rdma_events_total",
                 "What RDMA devices said unasked: ports that went up, down or changed, queue pairs and devices that failed.",
                 &["event"],
+            ),
+            paths_lost: make.counters(
+                "tenon_rdma_paths_lost_total",
+                "Queue pairs to other nodes that failed, what was under way there goes over others: because memory was gone (refused), or otherwise (other).",
+                &["reason"],
+            ),
+            cut_off: make.counter(
+                "tenon_rdma_cut_off_total",
+                "Times that a peer lost its queue pairs to this node, because it did not forget memory that was unmounted in time.",
             ),
             push: OfPush::new(make),
             transports: OnceLock::new(),
@@ -60,6 +71,13 @@ impl OfTransports {
         if let Some(rails) = &transports.rails {
             self.push.set(rails);
             self.rails.set(i64::try_from(rails.names().count()).unwrap_or(i64::MAX));
+            let losses = rails.losses();
+            let refused = count(&losses.refused);
+            let other = count(&losses.paths).saturating_sub(refused);
+            for (reason, lost) in [("refused", refused), ("other", other)] {
+                counters.push((self.paths_lost.with_label_values(&[reason]), lost));
+            }
+            counters.push((self.cut_off.clone(), count(&losses.cut_off)));
             let events = rails.events().named().into_iter();
             counters.extend(events.map(|(name, count)| (self.events.with_label_values(&[name]), count)));
         }

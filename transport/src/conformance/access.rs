@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::{Fixture, SESSION, assert_done, export, export_guarded, local, one, read, write};
-use crate::engine::{Op, TransferError};
+use tokio::time::Instant;
+
+use super::{Fixture, SESSION, assert_done, export, export_guarded, local, one, read, soon, write};
+use crate::engine::{Connection, Op, TransferError};
 use crate::exports::{Export, Exports, Guard, Hold, Refused, Rights, Scope, Unguarded};
 use crate::ids::{RemoteKey, SessionId};
 
@@ -51,6 +53,9 @@ pub async fn bad_keys_sessions_directions_and_ranges_are_named(fixture: &impl Fi
     };
     assert_eq!(result, Err(beyond));
     fixture.exports().revoke(key);
+    if !connection.guards_reads() {
+        unknown_once_it_is_forgotten(&connection, key, &[1; 10]).await;
+    }
     let result = one(&connection, read(key, 0, &ten)).await;
     assert_eq!(result, Err(TransferError::UnknownKey { key }), "revoked");
 
@@ -59,6 +64,19 @@ pub async fn bad_keys_sessions_directions_and_ranges_are_named(fixture: &impl Fi
     assert!(!connection.is_closed());
     let its_owner = fixture.connect(SessionId([9; 16])).await;
     assert_done(&one(&its_owner, write(their_key, 0, &ten)).await, &[3; 10]);
+}
+
+/// A connection that reads by itself may do so until it has forgotten where a revoked export lies, and gets its bytes until then.
+async fn unknown_once_it_is_forgotten(connection: &Arc<dyn Connection>, key: RemoteKey, bytes: &[u8]) {
+    let deadline = soon();
+    loop {
+        let into = local(vec![0; bytes.len()]);
+        match one(connection, read(key, 0, &into)).await {
+            Err(error) => return assert_eq!(error, TransferError::UnknownKey { key }),
+            Ok(_) => assert_eq!(into.to_vec(), bytes),
+        }
+        assert!(Instant::now() < deadline, "it is read without end");
+    }
 }
 
 /// A guard that refuses.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::flight::Flight;
 use super::path::{Load, Path, Paths, ReadRequest};
+use super::places::Place;
 use super::rails::Rails;
 use crate::limits::VERBS_ATTEMPTS_MAX;
 use crate::memory::Slice;
@@ -23,6 +24,8 @@ pub(super) struct Piece {
     pub(super) len_bytes: u64,
     /// Pieces of one group that is not zero are carried out in order.
     pub(super) group: u64,
+    /// What is known of where it lies, if the peer may want that forgotten.
+    pub(super) place: Option<Arc<Place>>,
 }
 
 /// Why a piece was not read.
@@ -42,6 +45,10 @@ impl Piece {
     fn remote(&self, path: &Path) -> Option<Remote> {
         let from = self.from.iter().find(|(number, _)| *number == path.number);
         from.map(|(_, remote)| *remote)
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| place.is_withdrawn())
     }
 }
 
@@ -160,6 +167,7 @@ impl Run<'_> {
                     reads.push(ReadRequest {
                         request,
                         from,
+                        place: wanted.place.clone(),
                         into: landing.parts,
                         slots: landing.slots.iter().map(|(slot, _)| Arc::clone(slot)).collect(),
                     });
@@ -191,6 +199,10 @@ impl Run<'_> {
         for (piece, status) in pieces.iter().zip(statuses) {
             match status {
                 Some(Status::Success) => self.end(*piece, Ok(())),
+                // Not posted: the peer wants its place forgotten.
+                Some(Status::LocalOperation) if self.pieces[*piece].is_withdrawn() => {
+                    self.end(*piece, Err(PieceError::Access));
+                }
                 Some(Status::RemoteAccess) => {
                     self.end(*piece, Err(PieceError::Access));
                     failure = Some(Status::RemoteAccess);
@@ -208,7 +220,7 @@ impl Run<'_> {
         }
         if let Some(status) = failure {
             tracing::info!(path = path.number, %status, "a path is lost");
-            self.paths.lose(path);
+            self.paths.lose_as(path, status);
         }
         // A group is carried out in order, so from its first piece again.
         let groups: Vec<u64> = again

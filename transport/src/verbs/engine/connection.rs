@@ -1,23 +1,22 @@
 //! The initiator's side of a connection.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::carry::{Piece, PieceError, carry};
 use super::message::{Ask, Tell};
 use super::offer::another_question;
 use super::path::{Load, Path, Paths};
+use super::places::{Place, Places};
 use super::plan::{Cut, cuts};
 use super::rails::Rails;
-use super::supervisor::{listen, supervise};
+use super::supervisor::{forget, listen, supervise};
 use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
 use crate::ids::{PeerId, RemoteKey};
-use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_CONNECT_TIMEOUT, VERBS_KEYS_MAX};
+use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_CONNECT_TIMEOUT};
 use crate::link::{Authenticator, Channel, Endpoint, Identity, Link, LinkError};
 use crate::memory::Slice;
 use crate::task::OwnedTask;
@@ -52,14 +51,7 @@ pub(super) struct Shared {
     pub(super) link: Arc<Link>,
     pub(super) paths: Arc<Paths>,
     /// Where exports lie, as far as that was asked.
-    places: Mutex<HashMap<RemoteKey, Arc<Place>>>,
-}
-
-/// Where an export of the peer lies: its start, as each path names it.
-#[derive(Debug)]
-struct Place {
-    len_bytes: u64,
-    at: Vec<(u8, Remote)>,
+    pub(super) places: Places,
 }
 
 impl RdmaConnection {
@@ -90,9 +82,9 @@ impl RdmaConnection {
             reasons.extend(rails.unused());
             return Err(OpenError::NoPath { reasons });
         }
-        let (supervised, listening) = (Arc::clone(&shared), Arc::clone(&shared));
+        let [supervised, listening, forgetting] = std::array::from_fn(|_| Arc::clone(&shared));
         let supervisor = OwnedTask::spawn(async move {
-            tokio::join!(supervise(supervised, any_subnet), listen(listening));
+            tokio::join!(supervise(supervised, any_subnet), listen(listening), forget(forgetting));
         });
         Ok(Arc::new(Self {
             shared,
@@ -162,18 +154,13 @@ impl Shared {
             rails: Arc::clone(rails),
             link,
             paths: rails.paths(true),
-            places: Mutex::default(),
+            places: Places::default(),
         }
     }
 
     pub(super) fn close(&self, reason: &str) {
         self.paths.close(reason);
         self.link.close();
-    }
-
-    /// A path that is new may lead to another device of the peer, which names its memory otherwise.
-    pub(super) fn forget_places(&self) {
-        self.places.lock().clear();
     }
 
     /// Asks the peer over the link.
@@ -227,25 +214,25 @@ impl Shared {
     }
 
     /// Where a transfer reads over a path, if that was asked and the range lies inside.
-    pub(super) fn known_place(&self, path: &Path, transfer: &Transfer) -> Option<Remote> {
-        let places = self.places.lock();
-        let place = places.get(&transfer.key)?;
-        let end_bytes = transfer.remote_offset_bytes.checked_add(transfer.len_bytes())?;
-        let (_, start) = place.at.iter().find(|(number, _)| *number == path.number)?;
-        (end_bytes <= place.len_bytes).then_some(Remote {
-            address: start.address.wrapping_add(transfer.remote_offset_bytes),
-            ..*start
+    pub(super) fn known_place(&self, path: &Path, transfer: &Transfer) -> Option<(Arc<Place>, Remote)> {
+        self.places.known(transfer.key, |place| {
+            let end_bytes = transfer.remote_offset_bytes.checked_add(transfer.len_bytes())?;
+            let (_, start) = place.at.iter().find(|(number, _)| *number == path.number)?;
+            let address = start.address.wrapping_add(transfer.remote_offset_bytes);
+            let remote = Remote { address, ..*start };
+            (end_bytes <= place.len_bytes).then(|| (Arc::clone(place), remote))
         })
     }
 
     /// Where an export lies: asked for until it is named on some path that is up at both ends.
     async fn place(&self, key: RemoteKey, deadline: Instant) -> Result<Arc<Place>, TransferError> {
-        if let Some(place) = self.places.lock().get(&key) {
-            return Ok(Arc::clone(place));
+        if let Some(place) = self.places.known(key, |place| Some(Arc::clone(place))) {
+            return Ok(place);
         }
         for _ in 0..VERBS_ATTEMPTS_MAX {
             let up = self.paths.some_up().await;
             let up = up.map_err(|reason| TransferError::Disconnected { reason })?;
+            let asked = self.places.ask();
             let Tell::Resolved { len_bytes, at } = self.ask(&Ask::Resolve { key }, deadline).await? else {
                 return Err(another_question());
             };
@@ -254,16 +241,12 @@ impl Shared {
             if at.is_empty() {
                 continue;
             }
-            let place = Arc::new(Place { len_bytes, at });
-            let mut places = self.places.lock();
-            if places.len() >= VERBS_KEYS_MAX {
-                places.clear();
+            if let Some(place) = self.places.learn(asked, key, len_bytes, at) {
+                return Ok(place);
             }
-            places.insert(key, Arc::clone(&place));
-            return Ok(place);
         }
         Err(TransferError::Disconnected {
-            reason: "no path is up at the peer".to_owned(),
+            reason: "no path is up at the peer, or it takes memory back again and again".to_owned(),
         })
     }
 
@@ -313,7 +296,7 @@ impl Shared {
                 let lens = pieces[reading.pieces.clone()].iter().map(|piece| piece.len_bytes);
                 let result = judge(&reading, lens, &ended[reading.pieces.clone()]);
                 if matches!(result, Err(TransferError::UnknownKey { .. })) {
-                    self.places.lock().remove(&reading.key);
+                    self.places.remove(reading.key);
                     if !is_last {
                         continue;
                     }
@@ -350,6 +333,7 @@ impl Shared {
             into: cut.local,
             len_bytes: cut.len_bytes,
             group: transfer.group.into(),
+            place: Some(Arc::clone(&place)),
         };
         Ok(cuts(&transfer.local).into_iter().map(piece).collect())
     }

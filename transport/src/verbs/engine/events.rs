@@ -1,4 +1,4 @@
-//! What devices say unasked, and what follows from it for rails and paths.
+//! What devices say unasked, and what follows from it for rails and paths; and how many paths ended otherwise than they should.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,17 @@ pub struct EventCounts {
     pub queue_pair: AtomicU64,
     /// A device or completion queue failed for good.
     pub device: AtomicU64,
+}
+
+/// Paths that ended otherwise than they should, counted since the start.
+#[derive(Debug, Default)]
+pub struct Losses {
+    /// Those that this side had connected.
+    pub paths: AtomicU64,
+    /// Those among them that the peer's device ended because a key was not good any more.
+    pub refused: AtomicU64,
+    /// Times that a peer lost all of its, because it did not forget in time where memory of this side lay.
+    pub cut_off: AtomicU64,
 }
 
 impl EventCounts {

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::subnet::Subnet;
 use crate::engine::TransferError;
 use crate::ids::RemoteKey;
-use crate::limits::{VERBS_PATHS_MAX, VERBS_PULLS_MAX, VERBS_READ_PARTS_MAX};
+use crate::limits::{VERBS_FORGET_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PULLS_MAX, VERBS_READ_PARTS_MAX};
 use crate::verbs::{Endpoint, Gid, Mtu, RegionKey, Remote};
 use crate::wire::{Fields, decode_transfer_error, encode_transfer_error, put_text};
 
@@ -83,8 +83,10 @@ pub(super) enum Ask {
     Pull(Vec<Pull>),
     /// These paths were closed on the initiator's side, to make room for others.
     Rest(Vec<u8>),
-    /// Are paths to be closed? Answered when some are, or after a while.
+    /// Are paths to be closed, or keys to be forgotten? Answered when some are, or after a while.
     Listen,
+    /// Nothing is read under these keys any more.
+    Forgot(Vec<RemoteKey>),
     /// Let these be written.
     Grant(Vec<Want>),
     /// Take these grants back.
@@ -105,8 +107,12 @@ pub(super) enum Tell {
     },
     /// It is so.
     Done,
-    /// Close those of these paths that were not used for some time.
-    Crowded { paths: Vec<u8>, idle_ms: u32 },
+    /// Close those of these paths that were not used for some time; and forget these keys, and say so.
+    Wanted {
+        paths: Vec<u8>,
+        idle_ms: u32,
+        keys: Vec<RemoteKey>,
+    },
     /// What may be written where; `None`: offer it to be read instead.
     Granted(Vec<Result<Option<Given>, TransferError>>),
     /// The checksum of each as it landed; `None`: offer it to be read instead.
@@ -123,6 +129,7 @@ const REST: u8 = 5;
 const LISTEN: u8 = 6;
 const GRANT: u8 = 7;
 const SETTLE: u8 = 8;
+const FORGOT: u8 = 9;
 
 impl Ask {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -160,6 +167,10 @@ impl Ask {
                 put_paths(&mut to, paths);
             }
             Self::Listen => to.push(LISTEN),
+            Self::Forgot(keys) => {
+                to.push(FORGOT);
+                put_keys(&mut to, keys);
+            }
             Self::Grant(wants) => {
                 to.push(GRANT);
                 put_u16(&mut to, wants.len());
@@ -215,6 +226,7 @@ impl Ask {
             })?),
             REST => Self::Rest(paths(&mut fields)?),
             LISTEN => Self::Listen,
+            FORGOT => Self::Forgot(keys(&mut fields)?),
             GRANT => Self::Grant(list(fields.u16()?.into(), VERBS_PULLS_MAX, || {
                 Some(Want {
                     key: RemoteKey(fields.u64()?),
@@ -278,10 +290,11 @@ impl Tell {
                 });
             }
             Self::Done => to.push(REST),
-            Self::Crowded { paths, idle_ms } => {
+            Self::Wanted { paths, idle_ms, keys } => {
                 to.push(LISTEN);
                 put_paths(&mut to, paths);
                 to.extend_from_slice(&idle_ms.to_le_bytes());
+                put_keys(&mut to, keys);
             }
             Self::Failed(error) => {
                 to.push(FAILED);
@@ -332,9 +345,10 @@ impl Tell {
                 Some(is_some.then_some(crc64))
             })?),
             REST => Self::Done,
-            LISTEN => Self::Crowded {
+            LISTEN => Self::Wanted {
                 paths: paths(&mut fields)?,
                 idle_ms: fields.u32()?,
+                keys: keys(&mut fields)?,
             },
             FAILED => Self::Failed(error(&mut fields)?),
             _ => return None,
@@ -394,6 +408,16 @@ fn put_paths(to: &mut Vec<u8>, paths: &[u8]) {
 fn paths(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
     let len = fields.u8()?.into();
     list(len, VERBS_PATHS_MAX, || fields.u8())
+}
+
+fn put_keys(to: &mut Vec<u8>, keys: &[RemoteKey]) {
+    put_u16(to, keys.len());
+    keys.iter().for_each(|key| to.extend_from_slice(&key.0.to_le_bytes()));
+}
+
+fn keys(fields: &mut Fields<'_>) -> Option<Vec<RemoteKey>> {
+    let len = fields.u16()?.into();
+    list(len, VERBS_FORGET_KEYS_MAX, || Some(RemoteKey(fields.u64()?)))
 }
 
 fn put_endpoint(to: &mut Vec<u8>, endpoint: &Endpoint) {
@@ -480,6 +504,10 @@ mod tests {
         proptest::collection::vec(any::<u8>(), 0..VERBS_PATHS_MAX)
     }
 
+    fn any_keys() -> impl Strategy<Value = Vec<RemoteKey>> {
+        proptest::collection::vec(any::<u64>().prop_map(RemoteKey), 0..4)
+    }
+
     fn any_want() -> impl Strategy<Value = Want> {
         any::<(u64, u64, u64, u8)>().prop_map(|(key, offset_bytes, len_bytes, path)| Want {
             key: RemoteKey(key),
@@ -511,6 +539,7 @@ mod tests {
             proptest::collection::vec(pull, 0..4).prop_map(Ask::Pull),
             any_paths().prop_map(Ask::Rest),
             Just(Ask::Listen),
+            any_keys().prop_map(Ask::Forgot),
             proptest::collection::vec(any_want(), 0..4).prop_map(Ask::Grant),
             proptest::collection::vec(any::<(u64, bool)>(), 0..4).prop_map(|settles| {
                 let settle = |(grant, landed)| Settle { grant, landed };
@@ -539,7 +568,11 @@ mod tests {
             (proptest::collection::vec(pulled, 0..4), any_paths())
                 .prop_map(|(results, away)| Tell::Pulled { results, away }),
             Just(Tell::Done),
-            (any_paths(), any::<u32>()).prop_map(|(paths, idle_ms)| Tell::Crowded { paths, idle_ms }),
+            (any_paths(), any::<u32>(), any_keys()).prop_map(|(paths, idle_ms, keys)| Tell::Wanted {
+                paths,
+                idle_ms,
+                keys
+            }),
             proptest::collection::vec(granted, 0..4).prop_map(Tell::Granted),
             proptest::collection::vec(settled, 0..4).prop_map(Tell::Settled),
             error.prop_map(Tell::Failed),

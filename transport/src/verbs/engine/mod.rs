@@ -23,6 +23,9 @@
 //! *Memory.* What its owner registered ([`Rails::register`]) is transferred from and to as it is. Small reads into other memory land in registered memory of
 //! the rail's and are copied; for larger ones, and for writes, other memory is registered while the transfer lasts.
 //!
+//! *Keys.* A device ends the queue pair of whoever uses a key that is not good any more. So an owner that revokes an export asks the peers that were told of it to
+//! forget it, and has it deregistered when they have, or when it has ended the queue pairs of those that did not in time. Until then they may read there.
+//!
 //! *Deadlines.* What is under way when a deadline passes is ended by moving its queue pair to ERR and waiting for the
 //! flush; other transfers on that path go over another one meanwhile. A submission that is *dropped* does the same without
 //! waiting: its memory stays counted, and may be written to, until the device has flushed.
@@ -32,9 +35,11 @@ mod connection;
 mod events;
 mod flight;
 mod grants;
+mod keys;
 mod message;
 mod offer;
 mod path;
+mod places;
 mod plan;
 mod pool;
 mod push;
@@ -53,7 +58,7 @@ mod target;
 mod window;
 
 pub use connection::{OpenError, RdmaConnection};
-pub use events::EventCounts;
+pub use events::{EventCounts, Losses};
 pub use push_policy::{PushPolicy, Writes, WritesOfAWay};
 pub use rails::{NoRails, Rails, RailsOptions, Registration};
 pub use reach::{RailReach, Reach, reach};

@@ -10,7 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
+use super::events::Losses;
 use super::flight::{Flight, Ticket};
+use super::places::Place;
 use super::pool::Slot;
 use super::reaping::{Unwatched, deliver_complete};
 use crate::limits::VERBS_FLUSH_TIMEOUT;
@@ -89,6 +91,8 @@ pub(super) struct ReadRequest {
     /// Its place in its flight.
     pub(super) request: usize,
     pub(super) from: Remote,
+    /// What is known of where that is, if the peer may want it forgotten.
+    pub(super) place: Option<Arc<Place>>,
     pub(super) into: Vec<Local>,
     /// Slots of the rail's among them.
     pub(super) slots: Vec<Arc<Slot>>,
@@ -127,7 +131,8 @@ impl Path {
         self.queue_pair.number()
     }
 
-    /// Posts reads in order, as the queue has room for them. Each lands in its flight.
+    /// Posts reads in order, as the queue has room for them. Each lands in its flight; as [`Status::LocalOperation`] without being
+    /// posted if the peer wants its place forgotten by now.
     pub(super) async fn post(&self, flight: &Arc<Flight>, reads: Vec<ReadRequest>) {
         let mut reads = reads.into_iter().peekable();
         while reads.peek().is_some() {
@@ -140,6 +145,11 @@ impl Path {
             while let Some(place) = next.take()
                 && let Some(read) = reads.next()
             {
+                if read.place.is_some_and(|of| of.is_withdrawn()) {
+                    flight.land(read.request, Status::LocalOperation);
+                    next = Some(place);
+                    continue;
+                }
                 let ticket = Ticket::new(flight, read.request, place, read.slots);
                 requests.push(SendRequest::read(read.from, read.into, ticket));
                 next = Arc::clone(&self.places).try_acquire_owned().ok();
@@ -301,6 +311,7 @@ pub(super) struct Paths {
     state: watch::Sender<State>,
     /// Paths that were lost, since the beginning.
     lost: AtomicU64,
+    losses: Arc<Losses>,
 }
 
 #[derive(Debug)]
@@ -342,11 +353,12 @@ async fn some_up<P>(state: &watch::Sender<State<P>>) -> Result<Vec<Arc<P>>, Stri
 }
 
 impl Paths {
-    pub(super) fn new(is_initiator: bool) -> Self {
+    pub(super) fn new(is_initiator: bool, losses: &Arc<Losses>) -> Self {
         Self {
             is_initiator,
             state: watch::Sender::new(State::default()),
             lost: AtomicU64::new(0),
+            losses: Arc::clone(losses),
         }
     }
 
@@ -402,6 +414,13 @@ impl Paths {
         state.up.iter().map(|path| path.load(0)).collect()
     }
 
+    /// A path does not carry any more: a request ended so.
+    pub(super) fn lose_as(&self, path: &Arc<Path>, status: Status) {
+        let is_refused = status == Status::RemoteAccess && self.has(path);
+        self.losses.refused.fetch_add(is_refused.into(), Ordering::Relaxed);
+        self.lose(path);
+    }
+
     /// A path does not carry any more.
     pub(super) fn lose(&self, path: &Arc<Path>) {
         path.fail();
@@ -412,6 +431,7 @@ impl Paths {
         });
         if removed {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            self.losses.paths.fetch_add(self.is_initiator.into(), Ordering::Relaxed);
         }
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::events::{EventCounts, follow, look};
+use super::events::{EventCounts, Losses, follow, look};
 use super::flight::Ticket;
 use super::path::{Path, Paths};
 use super::pool::Slot;
@@ -84,6 +84,7 @@ pub struct Rails {
     /// Counts changes of what rails can be used.
     changes: watch::Sender<u64>,
     events: EventCounts,
+    losses: Arc<Losses>,
     writes: Writes,
     /// What follows the events of the devices of these rails, each of which it keeps open.
     followers: Mutex<Vec<(Vec<usize>, OwnedTask)>>,
@@ -147,6 +148,7 @@ impl Rails {
             connections: Mutex::default(),
             changes: watch::Sender::new(0),
             events: EventCounts::default(),
+            losses: Arc::default(),
             writes: Writes::default(),
             followers: Mutex::default(),
             runtime: runtime.clone(),
@@ -195,6 +197,12 @@ impl Rails {
     #[must_use]
     pub fn events(&self) -> &EventCounts {
         &self.events
+    }
+
+    /// Paths that ended otherwise than they should.
+    #[must_use]
+    pub fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// What the device of each rail makes of memory windows, by the name of the rail, where that was tried.
@@ -322,7 +330,7 @@ impl Rails {
 
     /// Paths of a new connection, or to a peer that has one.
     pub(super) fn paths(&self, is_initiator: bool) -> Arc<Paths> {
-        let paths = Arc::new(Paths::new(is_initiator));
+        let paths = Arc::new(Paths::new(is_initiator, &self.losses));
         let mut connections = self.connections.lock();
         connections.retain(|known| known.strong_count() > 0);
         connections.push(Arc::downgrade(&paths));

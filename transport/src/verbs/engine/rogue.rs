@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::flight::Flight;
 use super::message::{Ask, Offer, Settle, Tell, Want};
-use super::path::{Path, WriteRequest};
+use super::path::{Path, ReadRequest, WriteRequest};
 use super::rails::Rails;
 use crate::engine::TransferError;
 use crate::ids::RemoteKey;
@@ -135,6 +135,26 @@ impl Rogue {
         }
     }
 
+    /// Listens for what it is to forget, and may say later that it has.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn listen_for_keys(&self, deadline: Instant) -> Vec<RemoteKey> {
+        match self.ask(Ask::Listen, deadline).await {
+            Ok(Tell::Wanted { keys, .. }) => keys,
+            told => panic!("the owner tells {told:?}"),
+        }
+    }
+
+    /// Says that it has forgotten keys.
+    ///
+    /// # Panics
+    /// If the owner tells something else.
+    pub async fn forgot(&self, keys: Vec<RemoteKey>, deadline: Instant) {
+        let told = self.ask(Ask::Forgot(keys), deadline).await;
+        assert_eq!(told, Ok(Tell::Done));
+    }
+
     /// Asks for a window, which the owner takes back at the deadline.
     ///
     /// # Errors
@@ -200,6 +220,25 @@ impl Rogue {
         self.path
             .post_writes(&flight, vec![WriteRequest { request: 0, to, from }])
             .await;
+        flight.landed().await;
+        flight.statuses()[0].expect("it has landed")
+    }
+
+    /// Reads from wherever it is told to; how that ended. After any but success the queue pair is of no use any more.
+    ///
+    /// # Panics
+    /// If its own memory cannot be registered.
+    pub async fn read(&self, from: Remote, into: &Slice) -> Status {
+        let flight = Flight::new(1);
+        let region = self.rails.lend(0, into, Access::LOCAL_WRITE).expect("its own memory");
+        let read = ReadRequest {
+            request: 0,
+            from,
+            place: None,
+            into: vec![region.part_of(into).expect("a part of itself")],
+            slots: Vec::new(),
+        };
+        self.path.post(&flight, vec![read]).await;
         flight.landed().await;
         flight.statuses()[0].expect("it has landed")
     }

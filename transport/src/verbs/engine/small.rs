@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
 use super::path::{Load, Path, Paths};
+use super::places::Place;
 use super::pool::Slot;
 use crate::engine::{Done, Op, Transfer, TransferError, TransferResult};
 use crate::limits::{VERBS_READ_PARTS_MAX, VERBS_SMALL_BYTES, VERBS_SMALL_READS};
@@ -20,6 +21,8 @@ struct Small {
     load: Load,
     flight: Arc<Flight>,
     requests: Vec<SendRequest<Ticket>>,
+    /// Kept until they have landed.
+    places: Vec<Arc<Place>>,
     /// Where the content of slots goes when they have landed.
     slots: Vec<(Arc<Slot>, Slice)>,
 }
@@ -31,6 +34,7 @@ impl Shared {
             load,
             flight,
             requests,
+            places,
             slots,
         } = self.small(batch)?;
         let path = load.path();
@@ -51,13 +55,13 @@ impl Shared {
             };
             return Some(batch.iter().map(late).collect());
         }
-        drop(under_way);
+        drop((under_way, places));
         if let Some(failure) = flight.failure() {
             tracing::info!(path = path.number, status = %failure, "a path is lost");
-            self.paths.lose(path);
+            self.paths.lose_as(path, failure);
             if failure == Status::RemoteAccess {
                 // Some key is not good any more.
-                self.forget_places();
+                self.places.clear();
             }
             return None;
         }
@@ -88,21 +92,25 @@ impl Shared {
         }
         let load = self.paths.least_used()?.load(all_bytes);
         let path = load.path();
-        let mut places = path.places(batch.len())?;
+        let mut queued = path.places(batch.len())?;
         let flight = Flight::new(batch.len());
-        let (mut requests, mut slots) = (Vec::with_capacity(batch.len()), Vec::new());
+        let (mut requests, mut places, mut slots) = (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());
         for (request, transfer) in batch.iter().enumerate() {
-            let from = self.known_place(path, transfer)?;
+            let (place, from) = self.known_place(path, transfer)?;
+            if !places.last().is_some_and(|last| Arc::ptr_eq(last, &place)) {
+                places.push(place);
+            }
             let landing = self.rails.landing(path.rail, &transfer.local).ok()?;
             let counted = landing.slots.iter().map(|(slot, _)| Arc::clone(slot)).collect();
             slots.extend(landing.slots);
-            let ticket = Ticket::new(&flight, request, places.split(1)?, counted);
+            let ticket = Ticket::new(&flight, request, queued.split(1)?, counted);
             requests.push(SendRequest::read(from, landing.parts, ticket));
         }
         Some(Small {
             load,
             flight,
             requests,
+            places,
             slots,
         })
     }

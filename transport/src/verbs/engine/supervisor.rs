@@ -61,7 +61,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, any_subnet: bool) {
     }
 }
 
-/// Closes paths that are not used when the peer asks for that, until the link ends.
+/// Closes paths that are not used, and forgets keys, when the peer asks for that, until the link ends.
 pub(super) async fn listen(shared: Arc<Shared>) {
     while !shared.link.is_closed() {
         // A peer that has nothing to say, or too much, is not asked without end.
@@ -70,13 +70,31 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             .ask(&Ask::Listen, Instant::now() + 2 * VERBS_LISTEN_TIMEOUT)
             .await;
         match told {
-            Ok(Tell::Crowded { paths, idle_ms }) => {
+            Ok(Tell::Wanted { paths, idle_ms, keys }) => {
+                if !keys.is_empty() {
+                    shared.places.withdraw(&keys);
+                }
                 shared.rest_unused(&paths, Duration::from_millis(idle_ms.into()));
                 sleep_until(not_before).await;
             }
             // Also a peer that stands still or does not understand.
             _ => sleep(VERBS_LISTEN_PAUSE).await,
         }
+    }
+}
+
+/// Tells the peer which of the keys that it wants forgotten are, until the link ends.
+pub(super) async fn forget(shared: Arc<Shared>) {
+    loop {
+        let forgotten = tokio::select! {
+            _ = shared.link.closed() => return,
+            forgotten = shared.places.forgotten() => forgotten,
+        };
+        tracing::debug!(peer = %shared.peer, keys = forgotten.len(), "memory of the peer is forgotten");
+        // A peer that does not hear of it ends the queue pairs.
+        _ = shared
+            .ask(&Ask::Forgot(forgotten), Instant::now() + VERBS_CONNECT_TIMEOUT)
+            .await;
     }
 }
 
@@ -180,7 +198,8 @@ impl Shared {
     pub(super) async fn connect(&self, numbers: &[u8], any_subnet: bool, deadline: Instant) -> Vec<String> {
         let (tried, reasons) = self.try_paths(numbers, any_subnet, deadline).await;
         for Tried { path, gid, .. } in tried {
-            self.forget_places();
+            // It may lead to another device of the peer, which names its memory otherwise.
+            self.places.clear();
             self.paths.add(Arc::clone(&path));
             // What changed while it was tried has not ended it.
             if !self.rails.has(path.rail, &gid) {
@@ -255,6 +274,7 @@ impl Shared {
         let read = ReadRequest {
             request: 0,
             from: *probe,
+            place: None,
             into: vec![into],
             slots: Vec::new(),
         };

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::carry::{Piece, PieceError, carry};
 use super::flight::Ticket;
 use super::grants::Grants;
+use super::keys::Keys;
 use super::message::{Accept, Ask, Offer, Pull, Tell};
 use super::path::{Path, Paths};
 use super::plan::window;
@@ -52,13 +53,12 @@ pub(super) struct Connected {
     pub(super) session: SessionId,
     pub(super) paths: Arc<Paths>,
     pub(super) grants: Grants,
-    room: Room,
+    pub(super) keys: Keys,
+    pub(super) room: Room,
     /// A permit per call that is worked on, which goes on when nobody waits for its answer any more.
     answers: Arc<Semaphore>,
     /// Held while queue pairs are made for it: what it has at once beyond what it may keep is one call's.
     connecting: tokio::sync::Mutex<()>,
-    /// Exports that are not registered by their owner, registered for this peer: by key, one region per rail.
-    lent: Mutex<HashMap<(RemoteKey, usize), Arc<MemoryRegion>>>,
 }
 
 impl RdmaTarget {
@@ -115,10 +115,10 @@ impl Service for RdmaTarget {
             session: session.session,
             paths: self.inner.rails.paths(false),
             grants: Grants::new(),
+            keys: Keys::default(),
             room: Room::default(),
             answers: Arc::new(Semaphore::new(VERBS_ANSWERS_MAX)),
             connecting: tokio::sync::Mutex::default(),
-            lent: Mutex::default(),
         };
         let mut sessions = self.inner.sessions.lock();
         sessions.insert(name_of(session), Arc::new(connected));
@@ -129,22 +129,9 @@ impl Service for RdmaTarget {
         if let Some(connected) = connected {
             connected.paths.close("the peer's link has ended");
             self.inner.grants_ended(&connected);
+            self.inner.keys_ended(&connected);
             connected.room.close();
         }
-    }
-}
-
-impl Connected {
-    /// Deregisters what is registered for this peer of some exports with some rails.
-    fn forget(&self, is_gone: impl Fn(RemoteKey, usize) -> bool) {
-        let mut lent = self.lent.lock();
-        let (gone, left) = std::mem::take(&mut *lent)
-            .into_iter()
-            .partition(|((key, rail), _)| is_gone(*key, *rail));
-        *lent = left;
-        drop(lent);
-        // Deregistering takes time: without the lock.
-        drop::<HashMap<_, _>>(gone);
     }
 }
 
@@ -155,7 +142,7 @@ async fn let_go(inner: Weak<Inner>, mut changes: watch::Receiver<u64>) {
         let sessions: Vec<Arc<Connected>> = inner.sessions.lock().values().cloned().collect();
         for connected in sessions {
             let is_gone = |rail: usize| inner.rails.all()[rail].opened().is_err();
-            connected.forget(|_, rail| is_gone(rail));
+            inner.keys_lost(&connected, is_gone);
             inner.grants_lost(&connected, |path| is_gone(path.rail));
         }
     }
@@ -207,6 +194,10 @@ impl Inner {
                 Tell::Done
             }
             Ask::Listen => connected.room.next(VERBS_LISTEN_TIMEOUT).await,
+            Ask::Forgot(keys) => {
+                self.forgotten(connected, &keys);
+                Tell::Done
+            }
             Ask::Resolve { key } => self.resolve(connected, key),
             Ask::Pull(pulls) => {
                 let deadline = deadline.checked_sub(VERBS_PULL_GRACE).unwrap_or(deadline);
@@ -327,20 +318,24 @@ impl Inner {
     }
 
     fn resolve(&self, connected: &Connected, key: RemoteKey) -> Tell {
+        let mut keys = connected.keys.telling();
         let memory = match self.exports.readable(connected.session, key) {
             Ok(memory) => memory,
             Err(error) => return Tell::Failed(error),
         };
+        if !keys.has_room_for(key) {
+            return failed(&format!(
+                "the peer was told of {VERBS_KEYS_MAX} exports, the most there may be"
+            ));
+        }
         let mut at = Vec::new();
         for path in connected.paths.up() {
-            let region = match self.rails.region(path.rail, memory.memory()) {
-                Some(region) => region,
-                None => match self.lend(connected, key, path.rail, &memory) {
-                    Ok(region) => region,
-                    // Its paths end too.
-                    Err(VerbsError::Gone { .. }) => continue,
-                    Err(error) => return failed(&error.to_string()),
-                },
+            let region = keys.tell(key, path.rail, || self.readable_region(path.rail, &memory));
+            let region = match region {
+                Ok(region) => region,
+                // Its paths end too.
+                Err(VerbsError::Gone { .. }) => continue,
+                Err(error) => return failed(&error.to_string()),
             };
             let address = region.address() + (memory.offset_bytes() - region.slice().offset_bytes());
             at.push((
@@ -357,33 +352,20 @@ impl Inner {
         }
     }
 
-    /// Registers an export for one peer.
-    fn lend(
-        &self,
-        connected: &Connected,
-        key: RemoteKey,
-        rail: usize,
-        memory: &Slice,
-    ) -> Result<Arc<MemoryRegion>, VerbsError> {
-        let mut lent = connected.lent.lock();
-        if let Some(region) = lent.get(&(key, rail)) {
-            return Ok(Arc::clone(region));
+    /// An export as its owner registered it, or registered alone.
+    fn readable_region(&self, rail: usize, memory: &Slice) -> Result<Arc<MemoryRegion>, VerbsError> {
+        match self.rails.region(rail, memory.memory()) {
+            Some(region) => Ok(region),
+            None => self.rails.lend(rail, memory, Access::REMOTE_READ),
         }
-        if lent.len() >= VERBS_KEYS_MAX {
-            lent.clear();
-        }
-        let region = self.rails.lend(rail, memory, Access::REMOTE_READ)?;
-        lent.insert((key, rail), Arc::clone(&region));
-        Ok(region)
     }
 
-    /// An export is revoked: what was registered for peers to read it is not any more. A peer that tries learns that its
-    /// key is bad, and asks again.
-    fn revoked(&self, key: RemoteKey) {
+    /// An export is revoked: nobody writes there any more, and peers that were told where it lies are to forget it.
+    fn revoked(self: &Arc<Self>, key: RemoteKey) {
         let sessions: Vec<Arc<Connected>> = self.sessions.lock().values().cloned().collect();
         for connected in sessions {
             self.grants_revoked(&connected, key);
-            connected.forget(|of, _| of == key);
+            self.withdraw(&connected, key);
         }
     }
 
@@ -430,6 +412,7 @@ impl Inner {
                 into: window(std::slice::from_ref(&memory), at, source.len_bytes),
                 len_bytes: source.len_bytes,
                 group: 0,
+                place: None,
             });
             at += source.len_bytes;
         }
