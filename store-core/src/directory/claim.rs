@@ -180,11 +180,11 @@ impl Directory {
             self.entries.change(key, |entry| entry.gain_unheard(&object.replicas));
             return self.claimed(asker);
         }
-        let is_changed = self.entries.change(key, |entry| {
+        let is_told = self.entries.change(key, |entry| {
             let known = entry.sealed.as_mut().expect("its object is joined");
-            known.gain(&object.replicas)
+            known.gain(&object.replicas) && known.has_copies()
         });
-        if is_changed && object.replicas.iter().any(|replica| replica.is_copy) {
+        if is_told {
             return self.mirror(key, asker, Decision::Gained);
         }
         self.claimed(asker);
@@ -456,7 +456,7 @@ impl Directory {
             Some(Verdict::Failed(error)) => Err(error),
             Some(Verdict::NotHeld) => {
                 let version = inquiry.version;
-                if let Some(later) = self.later_pending(key, asker.homes, version) {
+                if let Some(later) = self.later_pending(key, version) {
                     return self.check_later(key, asker, version, later);
                 }
                 let lost = self
@@ -470,10 +470,9 @@ impl Directory {
         self.reply(asker.token, answer);
     }
 
-    /// An accepted object that comes after one that is gone, if this home may make it the key's.
-    fn later_pending(&self, key: KeyHash, homes: Homes, gone: Version) -> Option<(NodeId, Version)> {
-        let may_decide = homes.first == self.node || self.members.is_lost(homes.first);
-        let pending = self.entries.pending(key).filter(|_| may_decide)?;
+    /// An accepted object that comes after one that is gone.
+    fn later_pending(&self, key: KeyHash, gone: Version) -> Option<(NodeId, Version)> {
+        let pending = self.entries.pending(key)?;
         let version = pending.object.version;
         (version.epoch > gone.epoch).then(|| (pending.object.holder(), version))
     }
@@ -494,6 +493,13 @@ impl Directory {
         answer: Option<KeyResult<HolderAnswer>>,
     ) {
         let is_sealed = matches!(answer, Some(Ok(HolderAnswer::Confirmed { held: true })));
+        let may_decide = asker.homes.first == self.node || self.members.is_lost(asker.homes.first);
+        let pending = self.entries.pending(key).map(|pending| &pending.object);
+        if let Some(later) = pending.filter(|object| is_sealed && !may_decide && object.version == later) {
+            // The first home will say so, and is as sure of it as of what a holder publishes.
+            let later = later.clone();
+            return self.weigh(key, asker, later, Source::Holder);
+        }
         if is_sealed {
             let (region, replace) = (None, false);
             let seal = Seal {

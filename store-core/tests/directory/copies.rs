@@ -322,6 +322,24 @@ fn a_reader_that_finds_nothing_where_a_later_object_was_just_sealed_finds_that_o
 }
 
 #[test]
+fn the_second_home_too_learns_of_a_later_object_that_was_just_sealed_while_the_first_is_busy() {
+    let mut cluster = met(2);
+    let before = cluster.store(FIRST, key(1), 1, 0);
+    let after = version(2, 2);
+    assert!(cluster.call(FIRST, key(1), replacing(2, 0)).is_ok());
+    cluster.holders[0].sealed.insert(key(1), after);
+    let doubt = HomeEventKind::Doubt { version: before };
+    assert_eq!(cluster.call(SECOND, key(1), doubt), done(true));
+    assert_eq!(cluster.located(SECOND, key(1)), Some(after));
+    assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 0)), done(true));
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.located(home, key(1)), Some(after));
+    }
+    assert_eq!(cluster.holders[0].sealed.get(&key(1)), Some(&after));
+}
+
+#[test]
 fn a_reader_that_finds_nothing_before_a_later_object_is_sealed_has_the_home_forget_it() {
     let mut cluster = met(2);
     let before = cluster.store(FIRST, key(1), 1, 0);
@@ -371,6 +389,25 @@ fn the_second_home_keeps_a_copy_that_its_holder_could_not_tell_the_first() {
     let report = evicted(&mut cluster, stored, 0, 1);
     assert_eq!(cluster.call(FIRST, key(1), report), done(true));
     assert_eq!(holders_at(&mut cluster, SECOND), [1]);
+}
+
+#[test]
+fn the_second_home_is_told_of_an_original_that_the_first_learns_of_after_its_copy() {
+    let mut cluster = met(3);
+    let stored = version(1, 1);
+    cluster.holders[0].sealed.insert(key(1), stored);
+    assert_eq!(cluster.call(SECOND, key(1), publish(stored, 0)), done(true));
+    let copy = copied(&mut cluster, stored, 1, 8);
+    assert_eq!(cluster.call(FIRST, key(1), copy), done(true));
+    // The first home says what it knows, and learns of the original then.
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 2, 1)), exists(stored, false));
+    assert_eq!(cluster.call(FIRST, key(1), publish(stored, 0)), done(true));
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        let mut known = holders_at(&mut cluster, home);
+        known.sort_unstable();
+        assert_eq!(known, [0, 1]);
+    }
 }
 
 #[test]
