@@ -4,11 +4,14 @@
 use crate::deciding::Decision;
 use crate::holder::{Begun, CommitKey};
 use crate::node::Node;
+use crate::peers::other_answer;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{KeyHash, Version};
-use tenon_protocol::member::{HomeEventKind, Homes};
+use tenon_protocol::ids::{Generation, KeyHash, NodeId, Version};
+use tenon_protocol::member::{
+    HolderAnswer, HolderQuestion, HolderQuestionKind, HomeEventKind, Homes, MemberReply, MemberRequest,
+};
 use tenon_protocol::message::KeyResult;
 use tokio::time::Instant;
 
@@ -42,6 +45,36 @@ impl Node {
         }
         results.extend(self.tell_of_copies(copied, deadline).await);
         results
+    }
+
+    /// For each object the region in which a node has it, if it is there to stay: not in a segment that drains.
+    pub(crate) async fn which_stay(
+        self: &Arc<Self>,
+        node: NodeId,
+        objects: Vec<(KeyHash, Version)>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Generation>>, ServiceError> {
+        let ask = |(key_hash, version)| HolderQuestion {
+            key_hash,
+            version,
+            kind: HolderQuestionKind::Stay,
+        };
+        let asked = objects.len();
+        let questions = objects.into_iter().map(ask);
+        let answers: Vec<KeyResult<HolderAnswer>> = if node == self.id() {
+            questions.map(|question| self.holder().answer(&question)).collect()
+        } else {
+            let call = MemberRequest::Holder(questions.collect());
+            match self.peers().call(node, call, deadline, "it holds the object").await? {
+                MemberReply::Holder(answers) if answers.len() == asked => answers,
+                _ => return Err(other_answer()),
+            }
+        };
+        let generation = |answer| match answer {
+            Ok(HolderAnswer::Stays { generation }) => generation,
+            _ => None,
+        };
+        Ok(answers.into_iter().map(generation).collect())
     }
 
     async fn seal_copy(&self, key: &CommitKey, version: Version, deadline: Instant) -> KeyResult<()> {

@@ -510,7 +510,7 @@ impl HolderDriver {
         self.core.lock().held(key_hash)
     }
 
-    /// Answers a question of a home.
+    /// Answers a question of a home, or of another holder.
     pub(crate) fn answer(&self, question: &HolderQuestion) -> KeyResult<HolderAnswer> {
         let HolderQuestion {
             key_hash,
@@ -525,6 +525,9 @@ impl HolderDriver {
                 self.core.lock().remove(clock::now(), key_hash, version);
                 HolderAnswer::Dropped
             }
+            HolderQuestionKind::Stay => HolderAnswer::Stays {
+                generation: self.core.lock().stays(key_hash, version),
+            },
         })
     }
 

@@ -322,3 +322,45 @@ fn what_another_node_holds_too_is_let_go_and_not_copied() {
 fn held_before(node: &Node) -> u64 {
     draining(node, 1)["moved_objects"].as_u64().expect("a number")
 }
+
+#[test]
+fn of_two_nodes_that_drain_at_the_same_moment_neither_lets_go_because_the_other_one_has_it() {
+    const MANY: usize = 200;
+    let cluster = Cluster::start_without_eviction(3);
+    let unmount = |node: &Node| node.http().delete("/v1/segments/1?timeout_ms=10000").expect(200);
+    let mount = |node: &Node| {
+        let spec = json!({ "len_bytes": 8 * MIB, "slots": 2 * MANY });
+        node.http().post("/v1/segments", &spec).expect(201);
+    };
+    unmount(&cluster[2]);
+    let keys: Vec<String> = (0..MANY).map(|index| format!("both/{index}")).collect();
+    for key in &keys {
+        let path = format!("{}?replicas=2", Http::object_path(key));
+        let stored = cluster[2].http().put(&path, &bytes_of(key)).expect(201).json();
+        assert_eq!(stored["copies"], 1, "{stored}");
+    }
+    // Each of the nodes goes on with another segment: neither is known to leave.
+    cluster.nodes().iter().for_each(mount);
+    let begin = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for node in &cluster.nodes()[..2] {
+            scope.spawn(|| {
+                begin.wait();
+                drain(node, 1);
+            });
+        }
+    });
+    for node in &cluster.nodes()[..2] {
+        wait::until(MOVED_WITHIN, "nothing is left", || {
+            let done = draining(node, 1);
+            (done["left_objects"] == 0).then_some(()).ok_or(done)
+        });
+        unmount(node);
+    }
+    for key in &keys {
+        for node in cluster.nodes() {
+            assert_same(node.http().get_object(key).expect(200).bytes(), &bytes_of(key), key);
+        }
+    }
+    assert_accounts(&cluster);
+}

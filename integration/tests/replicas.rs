@@ -10,7 +10,10 @@ use tenon_integration::cluster::{Cluster, ClusterOptions};
 use tenon_integration::http::Http;
 use tenon_integration::objects::{FOUND_AGAIN, Seen, look};
 use tenon_integration::payload::payload;
+use tenon_integration::raw::{RawClient, new_put_id};
 use tenon_integration::wait;
+use tenon_protocol::checksum::Checksums;
+use tenon_protocol::message::{PutOutcome, Reply, Request};
 
 const LEN_BYTES: usize = (1 << 20) + 77;
 
@@ -256,5 +259,50 @@ fn of_replacements_at_the_same_time_one_stays_everywhere() {
             objects => Err(objects.to_string()),
         }
     });
+    assert_accounts(&cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_is_repeated_after_its_object_was_evicted_brings_no_copy_of_it_back() {
+    let cluster = cluster(3);
+    let client = RawClient::dial(cluster[0].advertised()).await;
+    let (put_id, bytes) = (new_put_id(), payload(9, LEN_BYTES));
+    let mut puts = Vec::new();
+    for holder in [1, 2] {
+        let holder = Some(cluster[holder].id());
+        let put = client.reserve_one(put_id, "k", bytes.len() as u64, holder).await;
+        put.write(0, &bytes).await.expect("the bytes can be written");
+        puts.push(put);
+    }
+    // The coordinator died before the second node was to commit its copy.
+    let stored = client.commit_one(&puts[0], Checksums::of(&bytes)).await;
+    assert_eq!(stored.expect("it is stored").outcome, PutOutcome::Stored);
+    cluster[1].http().delete("/v1/segments/1?timeout_ms=10000").expect(200);
+    let is_missed = |reader: usize| {
+        let answer = cluster[reader].http().get(&Http::object_path("k"));
+        (answer.status == 404).then_some(()).ok_or(answer)
+    };
+    for reader in 0..3 {
+        wait::until(wait::SOON, "it is evicted", || is_missed(reader));
+    }
+    let mut request = puts[0].commit_request(Checksums::of(&bytes));
+    let Request::Commit(commit) = &mut request else {
+        unreachable!("a commit");
+    };
+    commit.items[0].holders.push(cluster[2].id());
+    let Reply::Commit(repeated) = client.call(&request).await else {
+        panic!("a commit is answered as one");
+    };
+    let repeated = repeated[0].as_ref().expect("it was stored");
+    assert_eq!((repeated.outcome, repeated.copies), (PutOutcome::Stored, 0));
+    wait::until(wait::SOON, "its region is given back", || {
+        match field(&cluster[2], "reserved_bytes") {
+            0 => Ok(()),
+            left => Err(left),
+        }
+    });
+    for reader in 0..3 {
+        is_missed(reader).expect("it does not come back");
+    }
     assert_accounts(&cluster);
 }

@@ -27,7 +27,7 @@ pub enum MemberRequest {
     /// To a home of the keys; one result per event. Of several events those that are not decided within a bound are
     /// answered by [`HomeAnswer::Later`].
     Home(Vec<HomeEvent>),
-    /// To a holder: questions of a home; one answer per question.
+    /// To a holder: questions of a home or of another holder; one answer per question.
     Holder(Vec<HolderQuestion>),
     /// To a holder, from a home that does not know all yet: what do you hold of which I am a home?
     Announce(PageRequest),
@@ -499,7 +499,7 @@ pub enum HomeAnswer {
     },
 }
 
-/// What a home asks or tells a holder about one key.
+/// What a home, or another holder, asks or tells a holder about one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderQuestion {
     /// Which key.
@@ -517,6 +517,8 @@ pub enum HolderQuestionKind {
     Confirm,
     /// Drop it.
     Drop,
+    /// From any member: do you have it, in a segment that does not drain?
+    Stay,
 }
 
 /// What a holder answers.
@@ -529,6 +531,11 @@ pub enum HolderAnswer {
     },
     /// To [`HolderQuestionKind::Drop`]: it is not there any more.
     Dropped,
+    /// To [`HolderQuestionKind::Stay`]. The holder does not let it go later because the asker has it.
+    Stays {
+        /// The region in which it lies; `None` if it is not there, or its segment drains.
+        generation: Option<Generation>,
+    },
 }
 
 impl MemberReply {

@@ -45,6 +45,8 @@ pub enum Bug {
     ReplacedIsNotBuried,
     /// The second home has copies dropped that the first did not tell it of.
     OtherCopiesAreDropped,
+    /// A holder says that what lies in a draining segment stays there.
+    LeaversStay,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -58,7 +60,7 @@ mod planting {
 
     impl Bug {
         /// Every bug.
-        pub const ALL: [Self; 18] = [
+        pub const ALL: [Self; 19] = [
             Self::SealsUnaccepted,
             Self::MissesUnsettled,
             Self::SecondDecides,
@@ -77,6 +79,7 @@ mod planting {
             Self::FewEndsAreRetold,
             Self::ReplacedIsNotBuried,
             Self::OtherCopiesAreDropped,
+            Self::LeaversStay,
         ];
     }
 

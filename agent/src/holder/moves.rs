@@ -3,7 +3,7 @@
 use super::HolderDriver;
 use crate::clock;
 use std::sync::Arc;
-use tenon_protocol::ids::{KeyHash, SegmentId, Version};
+use tenon_protocol::ids::SegmentId;
 use tenon_store_core::objects::{Movable, ReadHold};
 use tenon_transport::Slice;
 
@@ -58,8 +58,8 @@ impl HolderDriver {
         Some(segment.region(start..start + object.len_bytes))
     }
 
-    /// An object is held elsewhere: it goes here. False if it has gone before.
-    pub(crate) fn moved(&self, key_hash: KeyHash, version: Version) -> bool {
-        self.core.lock().moved(clock::now(), key_hash, version)
+    /// Another holder has answered that an object stays there: it goes here. False if it has gone before.
+    pub(crate) fn moved(&self, object: &Movable) -> bool {
+        self.core.lock().moved(clock::now(), object.region)
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{NodeId, PutId, SessionId};
+use tenon_protocol::ids::{NodeId, PutId, SessionId, Version};
 use tenon_protocol::limits::REPLICAS_MAX;
 use tenon_protocol::member::{CopiesRequest, CopyItem, MemberReply, MemberRequest};
 use tenon_protocol::message::{AbortItem, AbortRequest, CommitItem, Committed, KeyResult, PutOutcome};
@@ -20,7 +20,18 @@ use tokio::time::Instant;
 pub(super) struct Further {
     /// Where it stands in the batch.
     index: usize,
+    /// Who is to commit it.
+    first: NodeId,
     item: CommitItem,
+}
+
+impl Further {
+    /// The put's object, if it was stored.
+    fn stored(&self, put_id: PutId, committed: &[KeyResult<Committed>]) -> Option<Version> {
+        let known = committed[self.index].as_ref().ok()?;
+        let is_of_the_put = known.outcome == PutOutcome::Stored && known.version.put_id == put_id;
+        is_of_the_put.then_some(known.version)
+    }
 }
 
 /// Takes the further holders out of the items of a commit: the first of each commits the object, the others commit copies of it then.
@@ -30,14 +41,20 @@ pub(super) fn take_further(items: &mut [CommitItem]) -> Vec<Further> {
         // More than there may be are refused later.
         if (2..=REPLICAS_MAX.into()).contains(&item.holders.len()) {
             let mut others = item.holders.split_off(1);
-            let mut seen = BTreeSet::from([item.holders[0]]);
+            let first = item.holders[0];
+            let mut seen = BTreeSet::from([first]);
             others.retain(|&holder| seen.insert(holder));
             let mut item = item.clone();
             item.holders = others;
-            further.push(Further { index, item });
+            further.push(Further { index, first, item });
         }
     }
     further
+}
+
+/// Whether a commit that was answered so may be done.
+fn is_open(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Unavailable | ErrorCode::DeadlineExceeded)
 }
 
 impl Node {
@@ -51,18 +68,16 @@ impl Node {
         committed: &mut [KeyResult<Committed>],
         deadline: Instant,
     ) {
+        let gone = self.gone_since(namespace, put_id, &further, committed, deadline).await;
         let (mut copies, mut needless) = (Vec::new(), Vec::new());
-        for Further { index, item } in further {
-            let stored = match &committed[index] {
-                Ok(known) if known.outcome == PutOutcome::Stored && known.version.put_id == put_id => {
-                    Some(known.version)
-                }
-                // It may have been stored: whoever repeats the commit has the copies committed too.
-                Err(error) if error.code == ErrorCode::Unavailable || error.code == ErrorCode::DeadlineExceeded => {
-                    continue;
-                }
-                _ => None,
-            };
+        for known in further {
+            // It may have been stored: whoever repeats the commit has the copies committed too.
+            if matches!(&committed[known.index], Err(error) if is_open(error.code)) {
+                continue;
+            }
+            let stored = known.stored(put_id, committed);
+            let stored = stored.filter(|_| !gone.contains(&known.index));
+            let Further { index, item, .. } = known;
             for holder in item.holders {
                 let key = item.key.clone();
                 match stored {
@@ -98,6 +113,39 @@ impl Node {
                 (Ok(()), Err(_)) => {}
             }
         }
+    }
+
+    /// Which objects, by their places in the batch, their first holders do not keep. A put may be repeated after its object was evicted: nothing brings that
+    /// back.
+    async fn gone_since(
+        self: &Arc<Self>,
+        namespace: &str,
+        put_id: PutId,
+        further: &[Further],
+        committed: &[KeyResult<Committed>],
+        deadline: Instant,
+    ) -> BTreeSet<usize> {
+        let stored = further
+            .iter()
+            .filter_map(|one| Some((one, one.stored(put_id, committed)?)));
+        let stored: Vec<(&Further, Version)> = stored.collect();
+        let keys = stored.iter().map(|(one, _)| one.item.key.as_str());
+        let named = self.named_keys(namespace, keys, &mut Results::<()>::new(stored.len()));
+        let asked = named.unwrap_or_default().into_iter().map(|key| {
+            let (one, version) = stored[key.index];
+            (one.first, one.index, (key.hash, version))
+        });
+        let asks = group_by(asked, |(first, ..)| *first)
+            .into_iter()
+            .map(async |(first, asked)| {
+                let (indices, objects): (Vec<usize>, Vec<_>) =
+                    asked.into_iter().map(|(_, index, object)| (index, object)).unzip();
+                // One that does not answer may have them.
+                let stay = self.which_stay(first, objects, deadline).await.unwrap_or_default();
+                let gone = indices.into_iter().zip(stay).filter(|(_, stays)| stays.is_none());
+                gone.map(|(index, _)| index).collect::<Vec<_>>()
+            });
+        join_all(asks).await.into_iter().flatten().collect()
     }
 
     /// Has one holder commit copies.

@@ -1,4 +1,6 @@
 //! Moving what a draining segment holds to other nodes: each gets a copy by the way of any put, and then the object here goes.
+//!
+//! It goes only by the word of another holder that it has the object where nothing drains. Homes say whom to ask; what they know may be old.
 
 use super::batch::NamedKey;
 use super::checks::unexpected;
@@ -13,11 +15,11 @@ use std::sync::Arc;
 use tenon_client::default_deadline;
 use tenon_protocol::checksum::{Checksums, piece_count, piece_len_bytes};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{NodeId, SegmentId};
+use tenon_protocol::ids::{Generation, NodeId, SegmentId};
 use tenon_protocol::limits::PIECE_BYTES;
-use tenon_protocol::member::{CopiesRequest, CopyItem};
+use tenon_protocol::member::{CopiesRequest, CopyItem, HomeEntry};
 use tenon_protocol::message::{
-    AbortItem, AbortRequest, KeyResult, NodeRef, PutOptions, Reply, Request, ReserveItem, ReserveRequest,
+    AbortItem, AbortRequest, KeyResult, NodeRef, PutOptions, Replica, Reply, Request, ReserveItem, ReserveRequest,
     ReservedRegion,
 };
 use tenon_protocol::placement::FitVerdict;
@@ -53,8 +55,6 @@ impl Node {
     /// places.
     pub(crate) async fn move_away(self: Arc<Self>, segment: SegmentId, leaving: Arc<Leaving>) {
         let mut pause = MOVE_PAUSE_MIN;
-        // Nodes that begin to drain at the same time hear of each other: none lets go of what the other one is about to let go of.
-        sleep(pause).await;
         while let Some((seen, away)) = self.move_pass(segment, &leaving).await {
             // Nobody else may hold anything, or nothing is left, or nothing moves now.
             leaving.is_stuck.send_replace(away == 0);
@@ -107,36 +107,60 @@ impl Node {
             homes: self.index_nodes(name.namespace()).homes(object.key_hash),
         };
         let found = self.find(vec![key], false, deadline).await.pop();
-        let is_elsewhere = match found {
-            Some((_, Ok(Some(entry)))) if entry.version == object.version => {
-                let mut replicas = entry.replicas.iter();
-                replicas.any(|replica| replica.holder != self.id() && self.stays(replica.holder))
-            }
-            Some((_, Ok(_))) => false,
+        let others = match found {
+            Some((_, Ok(found))) => self.others_of(&object, found),
             Some((_, Err(_))) | None => return Fate::Failed,
         };
-        let fate = match is_elsewhere {
-            true => Fate::Elsewhere,
-            false => self.copy_elsewhere(&object, deadline).await,
-        };
-        match fate {
-            Fate::Moved | Fate::Elsewhere if !self.holder().moved(object.key_hash, object.version) => Fate::Gone,
+        for replica in others {
+            if self.stays_at(replica.holder, &object, deadline).await == Some(replica.generation) {
+                return self.let_go(&object, Fate::Elsewhere);
+            }
+        }
+        match self.copy_elsewhere(&object, deadline).await {
+            Fate::Moved => self.let_go(&object, Fate::Moved),
             fate => fate,
         }
     }
 
-    /// Whether another node answers and keeps what it has, as far as is known: one all of whose segments drain has no capacity.
-    fn stays(&self, node: NodeId) -> bool {
+    fn let_go(&self, object: &Movable, fate: Fate) -> Fate {
+        match self.holder().moved(object) {
+            true => fate,
+            false => Fate::Gone,
+        }
+    }
+
+    /// The other replicas of an object, if a home knows them beside the one here, of nodes that may stay.
+    fn others_of(&self, object: &Movable, found: Option<HomeEntry>) -> Vec<Replica> {
+        let entry = found.filter(|entry| entry.version == object.version);
+        let replicas = entry.map_or_else(Vec::new, |entry| entry.replicas);
+        let is_here = |replica: &Replica| (replica.holder, replica.generation) == (self.id(), object.region.generation);
+        if !replicas.iter().any(is_here) {
+            return Vec::new();
+        }
+        let others = replicas.into_iter().filter(|replica| replica.holder != self.id());
+        others.filter(|replica| self.may_stay(replica.holder)).collect()
+    }
+
+    /// Whether it is worth asking a node: it answers, and not all of its segments are known to drain.
+    fn may_stay(&self, node: NodeId) -> bool {
         let known = self.rooms().describe(0);
         let known = known.iter().find(|known| known.node == node);
         self.is_reachable(node) && known.is_some_and(|known| known.hint.is_some_and(|hint| hint.capacity_bytes > 0))
+    }
+
+    /// The region in which another node has the object, if it keeps it whoever else lets go. No answer is none.
+    async fn stays_at(self: &Arc<Self>, node: NodeId, object: &Movable, deadline: Instant) -> Option<Generation> {
+        let asked = vec![(object.key_hash, object.version)];
+        self.which_stay(node, asked, deadline).await.ok()?.pop().flatten()
     }
 
     async fn copy_elsewhere(self: &Arc<Self>, object: &Movable, deadline: Instant) -> Fate {
         let mut fate = Fate::NoRoom;
         for target in self.targets(object.len_bytes) {
             match self.copy_object_to(target, object, deadline).await {
-                Ok(true) => return Fate::Moved,
+                Ok(true) if self.stays_at(target, object, deadline).await.is_some() => return Fate::Moved,
+                // It is there and drains, or does not answer any more.
+                Ok(true) => fate = Fate::Failed,
                 Ok(false) => return Fate::Gone,
                 Err(error) if has_no_room(error.code) => {}
                 Err(error) => {

@@ -63,7 +63,7 @@ impl Directory {
         let failure = match (answer, inquiry.asked) {
             (Some(Ok(HolderAnswer::Confirmed { held: true })), _) => return Some(Verdict::Held),
             (Some(Ok(HolderAnswer::Confirmed { held: false })), _) => None,
-            (Some(Ok(HolderAnswer::Dropped)), _) => Some(wrong_answer()),
+            (Some(Ok(HolderAnswer::Dropped | HolderAnswer::Stays { .. })), _) => Some(wrong_answer()),
             (Some(Err(error)), _) => Some(error),
             (None, Some(asked)) if !is_gone(&self.lives, &asked) => Some(ServiceError::unavailable(
                 asked.holder,

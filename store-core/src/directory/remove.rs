@@ -93,7 +93,7 @@ impl Directory {
     ) {
         let failed = match answer {
             Some(Ok(HolderAnswer::Dropped)) => None,
-            Some(Ok(HolderAnswer::Confirmed { .. })) => Some(wrong_answer()),
+            Some(Ok(HolderAnswer::Confirmed { .. } | HolderAnswer::Stays { .. })) => Some(wrong_answer()),
             Some(Err(error)) => Some(error),
             None if is_gone(&self.lives, &owed.replica) => None,
             None => Some(ServiceError::unavailable(

@@ -203,7 +203,7 @@ impl Directory {
                 self.mirror(key, asker, Decision::Checked);
             }
             // It was reached and could not say: it is asked again at the next check.
-            Some(Ok(HolderAnswer::Dropped) | Err(_)) => {}
+            Some(Ok(HolderAnswer::Dropped | HolderAnswer::Stays { .. }) | Err(_)) => {}
         }
     }
 }

@@ -14,9 +14,10 @@ use super::reserve::EndReason;
 use super::segment::Segment;
 use super::{Holder, MountError, SegmentSpec, SegmentTable, UnmountError};
 use crate::limits::{DROPPED_AT_ONCE_MAX, SEGMENTS_MAX};
+use crate::planted::{Bug, is_planted};
 use crate::time::Time;
 use std::sync::Arc;
-use tenon_protocol::ids::{KeyHash, SegmentId, Version};
+use tenon_protocol::ids::{Generation, KeyHash, SegmentId, Version};
 use tenon_protocol::message::Pin;
 use tenon_protocol::name::ObjectName;
 
@@ -251,18 +252,30 @@ impl<T: SegmentTable> Holder<T> {
         Some((movable, regions.next().map(|(region, _)| region.offset_bytes)))
     }
 
-    /// Exactly this object is held elsewhere: it goes here, and the homes are to be told. False if it is not here any more.
-    pub fn moved(&mut self, now: Time, key_hash: KeyHash, version: Version) -> bool {
+    /// Whether exactly this object is here and does not go because another holder has it: the region in which it lies. Not if its segment drains, which
+    /// it does until it is gone: so one that lets go began to drain before the one that it relied on, and of all the last one does not let go.
+    pub fn stays(&self, key_hash: KeyHash, version: Version) -> Option<Generation> {
+        let region = self.object_of(key_hash, version)?;
+        let object = self.record(region).and_then(Record::object)?;
+        let is_leaving = self.segments.get(region.segment)?.is_draining() && !is_planted(Bug::LeaversStay);
+        (object.is_told() && !is_leaving).then_some(region.generation)
+    }
+
+    /// Another holder has answered that exactly this object [stays](Self::stays) there: it goes here, and the homes are to be told. False if it is not in
+    /// this region any more, or homes are just being told of it.
+    ///
+    /// # Panics
+    /// If its segment is active: then others may have let go because it stays here.
+    pub fn moved(&mut self, now: Time, region: RegionId) -> bool {
         self.pass(now);
-        let region = self.object_of(key_hash, version);
-        let movable = region.filter(|region| {
-            let object = self.record(*region).and_then(Record::object);
-            object.is_some_and(Object::is_told)
-        });
-        if let Some(region) = movable {
+        let object = self.record(region).and_then(Record::object);
+        let is_movable = object.is_some_and(Object::is_told);
+        if is_movable {
+            let segment = self.segments.get(region.segment).expect("its object was just seen");
+            assert!(segment.is_draining(), "what moves lies in a draining segment");
             self.evict(region, EvictReason::Moved);
         }
-        movable.is_some()
+        is_movable
     }
 
     /// Forgets a draining segment of which nothing is in use. Answers its table.

@@ -252,6 +252,7 @@ impl Cluster {
                 }
                 HolderAnswer::Dropped
             }
+            HolderQuestionKind::Stay => unreachable!("homes do not ask it"),
         })
     }
 

@@ -78,7 +78,8 @@ const FOUND: [(Bug, fn()); 17] = [
 
 #[test]
 fn each_planted_bug_of_a_home_is_found_by_a_test_of_one_behaviour() {
-    let of_homes = Bug::ALL.into_iter().filter(|bug| *bug != Bug::SealsUnaccepted);
+    let of_holders = [Bug::SealsUnaccepted, Bug::LeaversStay];
+    let of_homes = Bug::ALL.into_iter().filter(|bug| !of_holders.contains(bug));
     assert!(of_homes.eq(FOUND.map(|(bug, _)| bug)), "a bug has no test");
     for (bug, test) in FOUND {
         plant(Some(bug));

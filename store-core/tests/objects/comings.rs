@@ -5,8 +5,8 @@ use crate::operation::operation;
 use crate::operations::{Run, SEGMENTS, hash, version};
 use crate::table::CheckedTable;
 use proptest::prelude::*;
-use tenon_protocol::ids::SegmentId;
-use tenon_store_core::objects::{SegmentSpec, UnmountError};
+use tenon_protocol::ids::{Generation, SegmentId};
+use tenon_store_core::objects::{RegionId, SegmentSpec, UnmountError};
 use tenon_store_core::placement::{Fallback, Policy};
 
 impl Run {
@@ -87,11 +87,12 @@ impl Run {
         }
     }
 
-    /// An object that homes know of is held elsewhere.
+    /// Another holder says that an object that homes know of stays there: it goes here, if its segment drains. If it does not, it stays here for others.
     pub(crate) fn move_away(&mut self, key: u8, put_id: u8) {
         let sealed = self.sealed_as(key, put_id);
         let is_told =
             sealed.is_some_and(|_| matches!(self.model.sealed(key), Some((.., report)) if report != Report::UnderWay));
+        let is_leaving = sealed.is_some_and(|(id, _)| self.model.phase(id.segment) == Phase::Draining);
         let mut movable = Vec::new();
         for at in 0..self.model.segments.len() {
             let listed = self.holder.movable(self.now(), segment_id(at), 0, usize::MAX);
@@ -101,13 +102,20 @@ impl Run {
         let is_listed = movable
             .iter()
             .any(|one| one.key_hash == hash(key) && one.version == asked);
-        assert_eq!(
-            (is_listed, self.holder.moved(self.now(), hash(key), asked)),
-            (is_told, is_told)
-        );
-        let told = self.holder.take_evicted();
-        assert_eq!(told.len(), usize::from(is_told));
-        if let Some((id, _)) = sealed.filter(|_| is_told) {
+        assert_eq!(is_listed, is_told);
+        let stays = sealed.filter(|_| is_told && !is_leaving).map(|(id, _)| id.generation);
+        assert_eq!(self.holder.stays(hash(key), asked), stays);
+        let Some((id, _)) = sealed.filter(|_| is_leaving) else {
+            return;
+        };
+        let later = RegionId {
+            generation: Generation(id.generation.0 + 1_000_000),
+            ..id
+        };
+        assert!(!self.holder.moved(self.now(), later), "another region is not meant");
+        assert_eq!(self.holder.moved(self.now(), id), is_told);
+        assert_eq!(self.holder.take_evicted().len(), usize::from(is_told));
+        if is_told {
             self.model.give_up(id, None);
         }
     }

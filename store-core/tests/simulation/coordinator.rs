@@ -128,7 +128,8 @@ impl Sim {
             } => {
                 let committed = self.commit_at(me, holder, put_id, key, deadline).await;
                 if let Ok(known) = &committed {
-                    self.commit_further(me, further, put_id, key, known, deadline).await;
+                    self.commit_further(me, (holder, further), put_id, key, known, deadline)
+                        .await;
                 }
                 Tell::Committed(committed)
             }
@@ -204,7 +205,13 @@ impl Sim {
     }
 
     /// Asks the homes of a key, and again after a while where they do not know yet.
-    async fn find_at(&self, me: usize, key: usize, asks_both: bool, deadline: Time) -> KeyResult<Option<HomeEntry>> {
+    pub(crate) async fn find_at(
+        &self,
+        me: usize,
+        key: usize,
+        asks_both: bool,
+        deadline: Time,
+    ) -> KeyResult<Option<HomeEntry>> {
         let patience = deadline.min(self.clock(me).after_ms(UNKNOWN_WAIT_MS));
         let mut pause_ms = UNKNOWN_PAUSE_MS_MIN;
         loop {

@@ -12,20 +12,26 @@ use tenon_protocol::message::{Committed, KeyResult, PutOutcome};
 use tenon_store_core::time::Time;
 
 impl Sim {
-    /// Has the further holders of a put commit copies of what the first has stored.
+    /// Has the further holders of a put commit copies of what the first has stored, and has still.
     pub(crate) async fn commit_further(
         &self,
         me: usize,
-        further: Vec<usize>,
+        (first, further): (usize, Vec<usize>),
         put_id: PutId,
         key: usize,
         known: &Committed,
         deadline: Time,
     ) {
-        if known.outcome != PutOutcome::Stored || known.version.put_id != put_id {
+        if further.is_empty() || known.outcome != PutOutcome::Stored || known.version.put_id != put_id {
             return;
         }
         let version = known.version;
+        let hash = self.with(|world| world.keys[key].hash);
+        let first = self.id(first);
+        if self.stays_at(me, first, (hash, version), deadline).await.is_none() {
+            // It may be evicted since, and does not come back.
+            return;
+        }
         let mut copied = Vec::new();
         for holder in further {
             let (sim, done) = (self.clone(), Slot::new());

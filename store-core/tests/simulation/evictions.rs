@@ -4,7 +4,7 @@ use crate::world::Sim;
 use rand::RngExt;
 use tenon_protocol::ids::KeyHash;
 use tenon_protocol::member::HomeEventKind;
-use tenon_store_core::objects::{Evicted, Watermarks};
+use tenon_store_core::objects::{EvictReason, Evicted, Watermarks};
 
 /// Eviction begins with the first byte and ends with the last one.
 pub(crate) const WATERMARKS: Watermarks = Watermarks {
@@ -43,7 +43,10 @@ impl Sim {
             self.tell(|| format!("{me} evicted {} of {:?}", evicted.version, evicted.key_hash));
             self.with(|world| {
                 let now = world.now;
-                world.model.evicted(me, evicted.generation, now);
+                match evicted.reason {
+                    EvictReason::Moved => world.model.moved(me, evicted.generation, now),
+                    _ => world.model.evicted(me, evicted.generation, now),
+                }
             });
             let key = self.key_of(evicted.key_hash);
             self.tell_of_one(me, key, evicted.report(self.id(me)));

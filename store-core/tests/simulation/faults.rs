@@ -234,7 +234,7 @@ impl Sim {
         });
         self.tell_homes(node, [directory::Event::Tick]);
         self.evict(node);
-        self.move_one(node);
+        self.renew(node);
         for other in others {
             self.probe(node, other);
         }

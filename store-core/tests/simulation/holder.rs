@@ -86,7 +86,7 @@ impl Sim {
                 return Err(HoldError::Stale);
             }
             let hold = process.holder.begin_write(region, 0, len_bytes(put_id))?;
-            process.memory.insert(region.offset_bytes, put_id);
+            process.memory.insert((region.segment, region.offset_bytes), put_id);
             Ok(hold)
         });
         let Ok(hold) = begun else { return false };
@@ -111,12 +111,12 @@ impl Sim {
                 .begin_read(replica.segment, replica.offset_bytes, len_bytes)
                 .ok()?;
             process.holder.end_read(hold);
-            let (generation, key_hash) = *process.table.0.borrow().get(&replica.slot)?;
+            let (generation, key_hash) = *process.tables.get(&replica.segment)?.0.borrow().get(&replica.slot)?;
             Some(Seen {
                 incarnation,
                 generation,
                 key_hash,
-                bytes: *process.memory.get(&replica.offset_bytes)?,
+                bytes: *process.memory.get(&(replica.segment, replica.offset_bytes))?,
             })
         })
     }

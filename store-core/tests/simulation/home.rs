@@ -153,7 +153,7 @@ impl Sim {
         });
     }
 
-    /// Answers a question of a home to this node as a holder.
+    /// Answers a question to this node as a holder.
     pub(crate) fn answer_as_holder(&self, me: usize, ask: &HolderQuestion) -> KeyResult<HolderAnswer> {
         let HolderQuestion {
             key_hash,
@@ -174,6 +174,9 @@ impl Sim {
                     }
                     HolderAnswer::Dropped
                 }
+                HolderQuestionKind::Stay => HolderAnswer::Stays {
+                    generation: holder.stays(key_hash, version),
+                },
             })
         })
     }

@@ -7,7 +7,7 @@ use crate::world::{CLUSTER, Event};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use tenon_protocol::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, Slot as TableSlot};
+use tenon_protocol::ids::{Generation, Incarnation, KeyHash, NodeId, PutId, SegmentId, Slot as TableSlot};
 use tenon_protocol::member::HomeAnswer;
 use tenon_protocol::message::{KeyResult, NodeState};
 use tenon_store_core::directory::{Directory, RequestToken};
@@ -80,9 +80,9 @@ pub(crate) struct Peer {
 pub(crate) struct Process {
     pub(crate) directory: Directory,
     pub(crate) holder: Holder<Table>,
-    pub(crate) table: Table,
-    /// The bytes in the segment, by where their region begins.
-    pub(crate) memory: BTreeMap<u64, PutId>,
+    pub(crate) tables: BTreeMap<SegmentId, Table>,
+    /// The bytes in the segments, by where their region begins.
+    pub(crate) memory: BTreeMap<(SegmentId, u64), PutId>,
     pub(crate) peers: BTreeMap<usize, Peer>,
     pub(crate) timers: BTreeMap<(Time, u64), Timer>,
     pub(crate) calls: BTreeMap<u64, OpenCall>,
@@ -95,10 +95,10 @@ pub(crate) struct Process {
     pub(crate) published: BTreeSet<(NodeId, KeyHash)>,
     /// Puts whose objects were sealed here and are just being reported.
     pub(crate) reporting: BTreeSet<PutId>,
-    /// What is just being moved to other nodes.
-    pub(crate) moving: BTreeSet<KeyHash>,
-    /// It takes nothing new, and moves what it holds.
+    /// It takes nothing new, and all of its segments drain.
     pub(crate) is_draining: bool,
+    /// Segments that drain.
+    pub(crate) leaving: BTreeSet<SegmentId>,
     /// Evictions of which the homes are still to be told.
     pub(crate) untold_evictions: usize,
     /// Where clients may write.
@@ -108,8 +108,7 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(node: NodeId, life: u64, others: impl Iterator<Item = usize>) -> Self {
-        let table = Table::default();
-        let mut holder = Holder::new(HolderConfig {
+        let holder = Holder::new(HolderConfig {
             node,
             incarnation: Incarnation(life),
             cluster: CLUSTER,
@@ -117,8 +116,6 @@ impl Process {
             policy: Policy::default(),
             eviction: Some(WATERMARKS),
         });
-        let id = holder.new_segment_id().unwrap();
-        holder.mount(id, &SEGMENT, table.clone()).unwrap();
         let peer = |other| {
             let peer = Peer {
                 reach: Reachability::new(TIMING),
@@ -128,10 +125,10 @@ impl Process {
             };
             (other, peer)
         };
-        Self {
+        let mut process = Self {
             directory: Directory::new(node, TIMING.pause_ms()),
             holder,
-            table,
+            tables: BTreeMap::new(),
             memory: BTreeMap::new(),
             peers: others.map(peer).collect(),
             timers: BTreeMap::new(),
@@ -141,12 +138,47 @@ impl Process {
             waiting: Vec::new(),
             published: BTreeSet::new(),
             reporting: BTreeSet::new(),
-            moving: BTreeSet::new(),
             is_draining: false,
+            leaving: BTreeSet::new(),
             untold_evictions: 0,
             granted: BTreeSet::new(),
             events: 0,
+        };
+        process.mount();
+        process
+    }
+
+    /// Takes another segment into use.
+    pub(crate) fn mount(&mut self) {
+        let (id, table) = (self.holder.new_segment_id().unwrap(), Table::default());
+        self.holder.mount(id, &SEGMENT, table.clone()).unwrap();
+        self.tables.insert(id, table);
+    }
+
+    /// From now on the segments that are in use drain. Answers which.
+    pub(crate) fn drain(&mut self) -> Vec<SegmentId> {
+        let begins: Vec<SegmentId> = self
+            .tables
+            .keys()
+            .copied()
+            .filter(|id| !self.leaving.contains(id))
+            .collect();
+        for id in &begins {
+            self.holder.drain(*id).unwrap();
+            self.leaving.insert(*id);
         }
+        begins
+    }
+
+    /// Gives a segment back that drains, if nothing is left there.
+    pub(crate) fn unmount(&mut self, segment: SegmentId) -> bool {
+        let is_gone = self.holder.unmount(segment).is_ok();
+        if is_gone {
+            self.leaving.remove(&segment);
+            self.tables.remove(&segment);
+            self.memory.retain(|(id, _), _| *id != segment);
+        }
+        is_gone
     }
 
     /// Whether a call to a member is worth trying.

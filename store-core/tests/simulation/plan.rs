@@ -146,7 +146,7 @@ pub(crate) struct Fault {
     pub(crate) until: u64,
 }
 
-/// A node takes nothing new and moves what it holds, for some time.
+/// A node takes nothing new and moves what it holds, for some time; what is left is dropped then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Drain {
     pub(crate) node: usize,
@@ -161,8 +161,8 @@ pub(crate) struct Variety {
     pub(crate) copied_percent: u32,
     /// Of 100 puts so many take the place of what the key has.
     pub(crate) replaced_percent: u32,
-    /// A node moves an object at one tick in so many; 0: it does not.
-    pub(crate) moves_one_in: u32,
+    /// A node drains its segment and takes another one into use at one tick in so many; 0: it does not.
+    pub(crate) renewals_one_in: u32,
     pub(crate) drains: Vec<Drain>,
 }
 
@@ -260,7 +260,7 @@ impl Plan {
         self.variety = Variety {
             copied_percent: [0, 20, 60][rng.random_range(0..3)],
             replaced_percent: [0, 20, 60][rng.random_range(0..3)],
-            moves_one_in: [0, 20, 100][rng.random_range(0..3)],
+            renewals_one_in: [0, 20, 100][rng.random_range(0..3)],
             drains: Vec::new(),
         };
         let gap_ms_max = [0, 5_000, 15_000][rng.random_range(0..3)];
@@ -276,6 +276,11 @@ impl Plan {
             }
             let node = rng.random_range(0..self.nodes);
             self.variety.drains.push(Drain { node, from, until });
+            if rng.random() {
+                // What has two replicas may lie there alone.
+                let node = (node + rng.random_range(1..self.nodes)) % self.nodes;
+                self.variety.drains.push(Drain { node, from, until });
+            }
             if rng.random() {
                 let is_host_up = rng.random();
                 self.faults.push(Fault {

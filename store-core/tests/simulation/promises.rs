@@ -113,7 +113,7 @@ pub(crate) fn was_there_at(world: &World, object: &Object, at: u64) -> bool {
     let mut objects = world.model.objects.iter();
     objects.any(|one| {
         let is_same = (one.key, one.version) == (object.key, object.version);
-        let is_itself = one.generation == object.generation;
+        let is_itself = (one.holder, one.generation) == (object.holder, object.generation);
         let was_there = is_itself || one.is_moved || one.evicted_at.is_none_or(|gone| gone > at);
         is_same && was_there && one.reported_at.is_some_and(|reported| reported <= at)
     })

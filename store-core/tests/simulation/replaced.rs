@@ -16,11 +16,31 @@ pub(crate) fn copied(world: &mut World, holder: usize, generation: Generation, d
     let copy = copy.expect("it was sealed");
     let others = world.model.objects.iter().filter(|other| is_same(other, copy));
     let is_backed = others
-        .filter(|other| other.generation != generation && other.reported_at.is_some())
+        .filter(|other| (other.holder, other.generation) != (holder, generation) && other.reported_at.is_some())
         .any(|other| is_held(world, other));
     if is_backed {
         let now = world.now;
         world.model.copied(holder, generation, now, degraded);
+    }
+}
+
+/// A holder is about to let an object go by the word of another one, which it asked since a time: that one had it then, and did not let it go since by such a
+/// word alone.
+pub(crate) fn let_go(world: &mut World, holder: usize, generation: Generation, asked_at: u64) {
+    let mut objects = world.model.objects.iter();
+    let object = objects.find(|object| (object.holder, object.generation) == (holder, generation));
+    let object = object.expect("it was sealed");
+    let others = world.model.objects.iter().filter(|other| is_same(other, object));
+    let is_backed = others
+        .filter(|other| (other.holder, other.generation) != (holder, generation))
+        .any(|other| {
+            let is_dead = world.nodes[other.holder].life != other.life || world.nodes[other.holder].process.is_none();
+            let has_gone = other.dropped_at.or(other.evicted_at.filter(|_| !other.is_moved));
+            is_dead || is_held(world, other) || has_gone.is_some_and(|at| at >= asked_at)
+        });
+    if !is_backed {
+        let what = format!("{object:?} goes, and there is no other one");
+        world.model.violated(what);
     }
 }
 

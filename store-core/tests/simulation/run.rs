@@ -135,7 +135,7 @@ impl Run {
             Event::Broke { at, peer, life } => self.sim.notice_death(at, peer, life),
             Event::Begin(fault) => self.sim.begin_fault(&mut self.tasks, &fault),
             Event::End(fault) => self.sim.end_fault(&fault),
-            Event::Drain(drain) => self.sim.begin_drain(drain.node),
+            Event::Drain(drain) => self.sim.begin_drain(drain),
             Event::Drained(drain) => self.sim.end_drain(drain.node),
             Event::Alarm(alarm) => self.sim.with(|world| world.ring(alarm)),
         }

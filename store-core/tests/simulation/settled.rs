@@ -31,6 +31,7 @@ pub(crate) fn check_rest(world: &mut World) -> Verdict {
             ("objects to publish", process.published.len()),
             ("evictions to tell", process.untold_evictions),
             ("grants", process.granted.len()),
+            ("segments that drain", process.leaving.len()),
         ];
         if let Some((what, many)) = rest.into_iter().find(|(_, many)| *many > 0) {
             return Err(format!("{node} has {many} {what} left: {counts:?}"));
