@@ -102,6 +102,16 @@ fn every_command_has_a_form_for_programs() {
     assert_eq!(put["outcome"], "stored", "{put}");
     let again = json(&cluster[0].tenon(&["--json", "put", "dir/key", file]));
     assert_eq!(again["outcome"], "already_exists", "{again}");
+    assert!(
+        again["len_bytes"].is_null() && again["holders"].is_null(),
+        "they would be those of what was not stored: {again}"
+    );
+    let put_id = "00000000000000000000000000000007";
+    for _repeated in 0..2 {
+        let put = json(&cluster[0].tenon(&["--json", "put", "--put-id", put_id, "repeated", file]));
+        assert_eq!(put["outcome"], "stored", "{put}");
+    }
+    json(&cluster[0].tenon(&["--json", "rm", "repeated"]));
     let stat = json(&cluster[0].tenon(&["--json", "stat", "dir/key"]));
     assert_eq!(stat["len_bytes"], 70_000, "{stat}");
     assert!(stat.to_string().contains(&holder), "{stat}");
@@ -122,6 +132,7 @@ fn commands_show_people_what_they_ask_for() {
     for (arguments, shown) in [
         (&["ls"][..], "shown/key"),
         (&["ls", "shown/"], "shown/key"),
+        (&["put", "--pin", "shown/key", "/etc/hostname"], "does not get the pin"),
         (&["stat", "shown/key"], "70000"),
         (&["nodes"], &cluster[1].id().to_string()),
         (&["segments"], "memfd"),

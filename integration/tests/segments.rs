@@ -364,7 +364,16 @@ fn what_cannot_be_done_with_a_segment_is_named() {
             "invalid_argument",
         ),
         (json!({ "len_bytes": 1_u64 << 50 }), 507, "no_memory"),
-        (json!({ "len_bytes": 1 << 20, "file": "/proc/none" }), 507, "no_memory"),
+        (
+            json!({ "len_bytes": 1 << 20, "file": "/proc/none" }),
+            400,
+            "invalid_argument",
+        ),
+        (
+            json!({ "len_bytes": 1 << 20, "file": "/dev/shm/none/x" }),
+            400,
+            "invalid_argument",
+        ),
         (json!({ "size": 1 << 20 }), 400, "malformed_request"),
     ] {
         http.post("/v1/segments", &body).expect_error(status, code);
@@ -373,8 +382,8 @@ fn what_cannot_be_done_with_a_segment_is_named() {
     let failed: Vec<&Value> = (listed["segments"].as_array().expect("segments").iter())
         .filter(|info| info["failure"].is_string())
         .collect();
-    assert!(failed.len() == 1 && failed[0]["state"] == "gone", "{listed}");
-    assert_eq!(node.metric("tenon_segment_mounts_total{result=\"failed\"}"), 1.0);
+    assert!(failed.len() == 2 && failed[0]["state"] == "gone", "{listed}");
+    assert_eq!(node.metric("tenon_segment_mounts_total{result=\"failed\"}"), 2.0);
     let file = std::path::Path::new("/dev/shm").join(format!("tenon-test-{}", node.id()));
     let on_file = json!({ "len_bytes": 8 * MIB, "file": file });
     let info = http.post("/v1/segments", &on_file).expect(201).json();

@@ -1,6 +1,6 @@
 //! The stable error codes, their texts on the wire, and the error that every call of the control service may answer.
 
-use crate::ids::NodeId;
+use crate::ids::{NodeId, PutId};
 use crate::limits::ERROR_MESSAGE_LEN_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -146,6 +146,17 @@ impl ServiceError {
         }
     }
 
+    /// The same of a put that may have been carried out all the same.
+    #[must_use]
+    pub fn of_unknown_put(self, put_id: PutId) -> Self {
+        const UNKNOWN: &str = "whether the put is stored is not known: repeat it with the same put id";
+        if self.message.contains(UNKNOWN) {
+            return self;
+        }
+        let message = Self::new(self.code, format!("{}; {UNKNOWN}, {put_id}", self.message)).message;
+        Self { message, ..self }
+    }
+
     /// `node` does not answer; `doing` says what it was needed for.
     pub fn unavailable(node: NodeId, doing: &str) -> Self {
         Self {
@@ -211,6 +222,20 @@ impl From<crate::name::NameError> for ServiceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_says_once_how_to_learn_whether_a_put_is_stored() {
+        let put_id = PutId::from_bytes([7; 16]);
+        let error = ServiceError::new(ErrorCode::DeadlineExceeded, "too late").of_unknown_put(put_id);
+        assert!(
+            error
+                .message
+                .starts_with("too late; whether the put is stored is not known"),
+            "{error}"
+        );
+        assert!(error.message.ends_with(&put_id.to_string()), "{error}");
+        assert_eq!(error.clone().of_unknown_put(put_id), error);
+    }
 
     #[test]
     fn codes_are_distinct_and_appear_in_json_as_their_text() {

@@ -6,7 +6,7 @@ use crate::fingerprint::Fingerprint;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tenon_client::RdmaPolicy;
-use tenon_protocol::ids::NodeId;
+use tenon_protocol::ids::{NodeId, PutId};
 use tenon_protocol::limits::{REPLICAS_MAX, RESERVATION_TTL_MS_MAX, SOFT_PIN_MS_MAX};
 use tenon_protocol::name::Namespace;
 use tenon_protocol::segments::HugePageUse;
@@ -134,7 +134,7 @@ pub(super) struct UnmountSegment {
     /// Of this node [default: that of the agent that is asked]
     #[arg(long, value_name = "ID")]
     pub(super) node: Option<NodeId>,
-    /// How long puts and transfers that are under way may take
+    /// How long puts, transfers and moves to other nodes may take; with 0 nothing moves, and what is there is lost
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=crate::limits::GRACEFUL_MS_MAX))]
     pub(super) graceful_ms: u64,
     /// Also if pinned objects are lost
@@ -163,15 +163,18 @@ pub(super) struct Put {
     /// Keep it from being evicted for so long, as long as others can go
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SOFT_PIN_MS_MAX))]
     pub(super) soft_pin_ms: Option<u64>,
-    /// On how many nodes it is to lie; as many as have room get it
+    /// On how many nodes it is to lie, 8 at most; as many as have room get it, which is no failure
     #[arg(long, value_name = "N", conflicts_with = "node", value_parser = clap::value_parser!(u8).range(1..=i64::from(REPLICAS_MAX)))]
     pub(super) replicas: Option<u8>,
-    /// Take the place of the object that the key has
+    /// Take the place of the object that the key has; its pin, replicas and fingerprint go with it
     #[arg(long)]
     pub(super) replace: bool,
     /// Opaque bytes to store with it, in hexadecimal digits
     #[arg(long, value_name = "HEX")]
     pub(super) fingerprint: Option<Fingerprint>,
+    /// Repeat a put of which it is not known whether it is stored, under the id that its error names
+    #[arg(long, value_name = "ID")]
+    pub(super) put_id: Option<PutId>,
 }
 
 #[derive(Debug, Clone, Args)]

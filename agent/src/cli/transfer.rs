@@ -46,25 +46,29 @@ pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> 
         degraded,
         copies,
     } = committed;
-    let stored = match outcome {
-        PutOutcome::Stored => "stored",
-        PutOutcome::AlreadyExists => "already there, kept:",
+    let is_stored = outcome == PutOutcome::Stored;
+    let mut text = match is_stored {
+        true => format!("stored {:?}, {len_bytes} bytes, version {version}\n", put.key),
+        false => format!("already there, kept: {:?}, version {version}\n", put.key),
     };
-    let mut text = format!("{stored} {:?}, {len_bytes} bytes, version {version}\n", put.key);
     let missing = put.replicas.unwrap_or(1).saturating_sub(1 + copies);
-    if missing > 0 && outcome == PutOutcome::Stored {
+    if missing > 0 && is_stored {
         text.push_str(&format!("{missing} of its replicas could not be placed\n"));
+    }
+    if !is_stored {
+        text.push_str(&not_taken_over(&put));
     }
     Ok(Report {
         text,
         json: json!({
             "key": put.key,
             "namespace": name.namespace().as_str(),
-            "len_bytes": len_bytes,
+            // What is kept may have another length, and other holders.
+            "len_bytes": is_stored.then_some(len_bytes),
             "outcome": outcome,
             "version": version,
             "degraded": degraded,
-            "holders": holders,
+            "holders": is_stored.then_some(holders),
             "copies": copies,
             "seconds": took.as_secs_f64(),
             "bytes_per_s": text::bytes_per_s(len_bytes, took),
@@ -72,6 +76,19 @@ pub(super) async fn put(session: &Session, put: Put) -> Result<Report, Failure> 
         remark: Some(text::throughput(len_bytes, took)),
         ..Report::default()
     })
+}
+
+/// What was asked for beside the bytes, and does not go to an object that was there already.
+fn not_taken_over(put: &Put) -> String {
+    let asked = [
+        (put.pin || put.soft_pin_ms.is_some(), "pin (`tenon pin` sets it)"),
+        (put.fingerprint.is_some(), "fingerprint"),
+        (put.replicas.is_some_and(|replicas| replicas > 1), "number of replicas"),
+    ];
+    let kept_without = asked.into_iter().filter(|(is_asked, _)| *is_asked);
+    kept_without
+        .map(|(_, what)| format!("it does not get the {what} that was asked for\n"))
+        .collect()
 }
 
 fn options(put: &Put) -> PutOptions {
@@ -88,7 +105,7 @@ fn options(put: &Put) -> PutOptions {
         replicas: put.replicas,
         replace: put.replace,
         fingerprint: fingerprint.unwrap_or_default(),
-        ..PutOptions::default()
+        put_id: put.put_id,
     }
 }
 

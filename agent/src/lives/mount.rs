@@ -12,7 +12,7 @@ use tenon_protocol::error::{ErrorCode, ServiceError};
 use tenon_protocol::ids::SegmentId;
 use tenon_protocol::segments::{HugePageUse, MountSpec, SegmentInfo};
 use tenon_protocol::table::TableLayout;
-use tenon_transport::HugePages;
+use tenon_transport::{HugePages, MemoryError};
 use tokio::time::{Instant, timeout_at};
 
 /// What the host has, as far as a segment depends on it.
@@ -108,8 +108,13 @@ pub(crate) fn check(spec: &MountSpec, host: Host, taken_bytes: u64) -> Result<Se
 
 impl From<SegmentError> for ServiceError {
     fn from(error: SegmentError) -> Self {
-        let code = match error {
-            SegmentError::Memory { .. } | SegmentError::Register { .. } => ErrorCode::NoMemory,
+        let code = match &error {
+            SegmentError::Memory { source, .. } => match source {
+                MemoryError::File { .. } | MemoryError::FileSystem { .. } => ErrorCode::InvalidArgument,
+                MemoryError::InUse { .. } => ErrorCode::Conflict,
+                _ => ErrorCode::NoMemory,
+            },
+            SegmentError::Register { .. } => ErrorCode::NoMemory,
             SegmentError::Export { .. } => ErrorCode::Overloaded,
         };
         Self::new(code, error.to_string())
@@ -147,7 +152,7 @@ impl Node {
             return Err(ServiceError::new(ErrorCode::Draining, message));
         }
         let (segment, mounting) = self.announce_segment(&spec)?;
-        tracing::info!(%segment, len_bytes = spec.len_bytes, backing = %mounting.source.backing, "mounting a segment");
+        tracing::info!(%segment, len_bytes = spec.len_bytes, backing = ?mounting.source.backing, "mounting a segment");
         let node = Arc::clone(self);
         let mut under_way = tokio::spawn(async move { node.make_segment(segment, &mounting).await });
         match timeout_at(deadline, &mut under_way).await {

@@ -59,6 +59,10 @@ impl Node {
     /// Serves one call; answers by `deadline`.
     pub async fn call(self: &Arc<Self>, caller: Caller, deadline: Instant, request: Request) -> Reply {
         let (verb, asked_at) = (Verb::from(&request), Instant::now());
+        let put_id = match &request {
+            Request::Commit(commit) => Some(commit.put_id),
+            _ => None,
+        };
         // Whoever asked waits until the deadline: what this node asks others must end a little earlier to be told as
         // what it is.
         let margin = (deadline.saturating_duration_since(asked_at) / 10).min(ANSWER_MARGIN_MAX);
@@ -67,10 +71,15 @@ impl Node {
         let reply = match served.await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => Reply::Failed(error),
-            Err(_) => Reply::Failed(ServiceError::new(
-                ErrorCode::DeadlineExceeded,
-                "the call's deadline passed before all of its keys were answered; ask again or allow more time",
-            )),
+            Err(_) => {
+                let message =
+                    "the call's deadline passed before all of its keys were answered; ask again or allow more time";
+                let error = ServiceError::new(ErrorCode::DeadlineExceeded, message);
+                Reply::Failed(match put_id {
+                    Some(put_id) => error.of_unknown_put(put_id),
+                    None => error,
+                })
+            }
         };
         let failed = if let Reply::Failed(error) = &reply {
             Some(error.code)

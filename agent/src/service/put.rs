@@ -131,12 +131,12 @@ impl Node {
                 if holder == node.id() {
                     return node.commit_own(deadline, request).await;
                 }
-                match node
-                    .on_behalf(holder, Some(session), Request::Commit(request), deadline)
-                    .await?
-                {
-                    Reply::Commit(items) => Ok(items),
-                    other => Err(unexpected(&other)),
+                let committing = node.on_behalf(holder, Some(session), Request::Commit(request), deadline);
+                match committing.await {
+                    Ok(Reply::Commit(items)) => Ok(items),
+                    Ok(other) => Err(unexpected(&other)),
+                    Err(error) if error.code == ErrorCode::DeadlineExceeded => Err(error.of_unknown_put(put_id)),
+                    Err(error) => Err(error),
                 }
             }
         };

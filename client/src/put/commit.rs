@@ -112,7 +112,8 @@ impl Core {
                 Err(error) => all(failed, error),
             },
             Answer::Reply(other) => all(failed, unexpected("commit", &other)),
-            Answer::Failed(error) | Answer::Lost(error) if is_unknown(&error) => all(Tried::Open, error.into()),
+            Answer::Failed(error) if is_unknown(&error) => all(Tried::Open, error.into()),
+            Answer::Lost(error) if is_unknown(&error) => all(Tried::Open, error.of_unknown_put(attempt.put_id).into()),
             Answer::Failed(error) | Answer::Lost(error) => all(failed, error.into()),
             Answer::TimedOut => {
                 let put_id = attempt.put_id;

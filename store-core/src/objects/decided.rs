@@ -101,9 +101,10 @@ impl<T: SegmentTable> Holder<T> {
             Err(error) => error,
         };
         if error.code != ErrorCode::Conflict {
+            let put_id = unreported.version().put_id;
             self.keep_unanswered(unreported);
             return Reported::Failed {
-                error: undecided(error),
+                error: error.of_unknown_put(put_id),
                 withdrawal: None,
             };
         }
@@ -114,15 +115,6 @@ impl<T: SegmentTable> Holder<T> {
             None => Reported::Failed { error, withdrawal },
         }
     }
-}
-
-/// What is said of a put if the homes did not answer its report.
-fn undecided(error: ServiceError) -> ServiceError {
-    let message = format!(
-        "{}; whether the put is stored is not known: repeat it with the same put id",
-        error.message
-    );
-    ServiceError { message, ..error }
 }
 
 fn unexpected(answer: &HomeAnswer) -> ServiceError {

@@ -38,18 +38,28 @@ pub enum MemoryError {
         source: io::Error,
     },
     /// The file lies on a file system that is not memory.
-    #[error("{} lies on {file_system}; only tmpfs and hugetlbfs hold segments", path.display())]
+    #[error("{path:?} lies on {file_system}; only tmpfs and hugetlbfs hold segments")]
     FileSystem {
         /// The file.
         path: PathBuf,
         /// Name or magic number of the file system.
         file_system: String,
     },
-    /// Another process holds the file.
-    #[error("{} is in use by another process", path.display())]
+    /// Another process, or other memory of this one, holds the file.
+    #[error("{path:?} is in use")]
     InUse {
         /// The file.
         path: PathBuf,
+    },
+    /// The file can't be had.
+    #[error("cannot {operation} {path:?}: {source}")]
+    File {
+        /// The operation.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// A system call failed.
     #[error("cannot {operation} {len_bytes} bytes of {what}: {source}")]

@@ -87,12 +87,20 @@ impl Mapping {
 
     pub(super) fn file(path: &Path, len_bytes: u64) -> Result<Self, MemoryError> {
         mappable(len_bytes)?;
-        let what = path.display().to_string();
+        let what = format!("{path:?}");
+        let cannot = |operation| {
+            let path = path.to_owned();
+            move |source| MemoryError::File {
+                operation,
+                path,
+                source,
+            }
+        };
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        let found = statfs::statfs(folder).map_err(|errno| system("look up", &what, len_bytes)(errno.into()))?;
+        let found = statfs::statfs(folder).map_err(|errno| cannot("look up the folder of")(errno.into()))?;
         refuse_disk(path, found.filesystem_type())?;
         let file = OpenOptions::new()
             .read(true)
@@ -102,13 +110,13 @@ impl Mapping {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(path)
-            .map_err(system("open", &what, len_bytes))?;
-        let found = statfs::fstatfs(&file).map_err(|errno| system("look up", &what, len_bytes)(errno.into()))?;
+            .map_err(cannot("open"))?;
+        let found = statfs::fstatfs(&file).map_err(|errno| cannot("look up")(errno.into()))?;
         refuse_disk(path, found.filesystem_type())?;
         // Only the holder of the lock may empty the file: whoever has it mapped would fault.
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
             Errno::EWOULDBLOCK => MemoryError::InUse { path: path.to_owned() },
-            other => system("lock", &what, len_bytes)(other.into()),
+            other => cannot("lock")(other.into()),
         })?;
         file.set_len(0).map_err(system("empty", &what, len_bytes))?;
         let mut mapping = Self::of_file(&file, len_bytes, true).map_err(system("map", &what, len_bytes))?;
