@@ -163,11 +163,7 @@ impl SegmentMemory {
     ) -> Result<(), SegmentError> {
         let memories = [&self.payload, &self.table];
         mounting.to_register(memories.iter().map(|memory| memory.len_bytes()).sum());
-        let register = |memory: &&Arc<Memory>| {
-            let registration = rails.register(memory)?;
-            mounting.registered(memory.len_bytes());
-            Ok(registration)
-        };
+        let register = |memory: &&Arc<Memory>| rails.register_telling(memory, &|bytes| mounting.registered(bytes));
         let registrations: Result<Vec<_>, _> = memories.iter().map(register).collect();
         self.registrations = registrations.map_err(|source| SegmentError::Register { segment, source })?;
         Ok(())

@@ -27,6 +27,7 @@ fn the_tests_of_verbs_and_of_the_engine_over_them_pass_on_devices() {
         "verbs_devices",
         "verbs_push",
         "verbs_keys",
+        "verbs_regions",
         "verbs_rogue",
     ];
     let tests = tests.map(|test| test_binary("tenon-transport", test).expect("it builds"));

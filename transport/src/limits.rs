@@ -180,6 +180,12 @@ pub const VERBS_KEYS_MAX: usize = 4096;
 /// What a peer has for forgetting keys that it was told of, with the reads under way under them; then its queue pairs are ended, so that memory goes. Longer than
 /// one that hears nothing for [`VERBS_LISTEN_PAUSE`] needs.
 pub const VERBS_FORGET_TIMEOUT: Duration = Duration::from_secs(4);
+/// Memory is registered as a whole in parts of so many bytes: some seconds' work each, so that threads share it and progress is seen.
+pub const VERBS_REGION_BYTES: u64 = 16 << 30;
+/// Parts of one memory; they are longer where it has more. What is told of them to a peer, for all paths, is 64 KiB.
+pub const VERBS_REGIONS_MAX: usize = 1024;
+/// Threads that register one memory: beyond that the kernel's locks set the pace, as for [`PREFAULT_THREADS_MAX`].
+pub const VERBS_REGISTER_THREADS_MAX: usize = PREFAULT_THREADS_MAX;
 /// Keys that are to be forgotten, or are, in one message; the next one follows.
 pub const VERBS_FORGET_KEYS_MAX: usize = 1024;
 

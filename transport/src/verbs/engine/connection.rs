@@ -217,9 +217,7 @@ impl Shared {
     pub(super) fn known_place(&self, path: &Path, transfer: &Transfer) -> Option<(Arc<Place>, Remote)> {
         self.places.known(transfer.key, |place| {
             let end_bytes = transfer.remote_offset_bytes.checked_add(transfer.len_bytes())?;
-            let (_, start) = place.at.iter().find(|(number, _)| *number == path.number)?;
-            let address = start.address.wrapping_add(transfer.remote_offset_bytes);
-            let remote = Remote { address, ..*start };
+            let remote = place.on(path.number, transfer.remote_offset_bytes)?;
             (end_bytes <= place.len_bytes).then(|| (Arc::clone(place), remote))
         })
     }
@@ -236,7 +234,7 @@ impl Shared {
             let Tell::Resolved { len_bytes, at } = self.ask(&Ask::Resolve { key }, deadline).await? else {
                 return Err(another_question());
             };
-            let is_named = |path: &Arc<Path>| at.iter().any(|(number, _)| *number == path.number);
+            let is_named = |path: &Arc<Path>| at.iter().any(|named| named.path == path.number);
             self.lose(up.iter().filter(|path| !is_named(path)));
             if at.is_empty() {
                 continue;
@@ -329,7 +327,7 @@ impl Shared {
             });
         }
         let piece = |cut: Cut| Piece {
-            from: named_at(&place.at, offset_bytes + cut.offset_bytes),
+            from: place.on_all(offset_bytes + cut.offset_bytes),
             into: cut.local,
             len_bytes: cut.len_bytes,
             group: transfer.group.into(),
@@ -343,7 +341,7 @@ impl Shared {
     pub(super) fn lend(&self, slice: &Slice, paths: &[Load]) -> Result<Lent, VerbsError> {
         let (mut regions, mut named) = (Vec::new(), Vec::new());
         for path in paths.iter().map(Load::path) {
-            let region = match self.rails.region(path.rail, slice.memory()) {
+            let region = match self.rails.region(path.rail, slice) {
                 Some(region) => region,
                 None => match self.rails.lend(path.rail, slice, Access::REMOTE_READ) {
                     // Its paths end too.
@@ -360,15 +358,6 @@ impl Shared {
         }
         Ok(Lent { regions, named })
     }
-}
-
-/// A place further on.
-fn named_at(start: &[(u8, Remote)], offset_bytes: u64) -> Vec<(u8, Remote)> {
-    let further = |(path, remote): &(u8, Remote)| {
-        let address = remote.address.wrapping_add(offset_bytes);
-        (*path, Remote { address, ..*remote })
-    };
-    start.iter().map(further).collect()
 }
 
 /// What became of a read whose pieces ended so.

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep_until};
 
+use super::registered::Regions;
 use super::target::{Connected, Inner};
 use crate::ids::RemoteKey;
 use crate::limits::{VERBS_FORGET_TIMEOUT, VERBS_KEYS_MAX};
-use crate::verbs::{MemoryRegion, VerbsError};
+use crate::verbs::VerbsError;
 
 /// What one peer was told of.
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ pub(super) struct Keys {
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Exports that it may read.
-    told: HashMap<RemoteKey, Regions>,
+    told: HashMap<RemoteKey, ByRail>,
     /// Exports that are revoked and that it may still read.
     withdrawn: HashMap<RemoteKey, Withdrawn>,
     /// Somebody waits for what is not forgotten in time.
@@ -31,16 +32,16 @@ pub(super) struct State {
 }
 
 /// By rail. They are registered as long as they stand here, at least.
-type Regions = HashMap<usize, Arc<MemoryRegion>>;
+type ByRail = HashMap<usize, Regions>;
 
 #[derive(Debug)]
 struct Withdrawn {
-    regions: Regions,
+    regions: ByRail,
     until: Instant,
 }
 
 /// Regions that nobody is to use any more.
-pub(super) type Released = Vec<Arc<MemoryRegion>>;
+pub(super) type Released = Vec<Regions>;
 
 /// What becomes of a key that is withdrawn.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ impl Keys {
     fn cut_off(&self) -> (Vec<RemoteKey>, Released) {
         let withdrawn = std::mem::take(&mut self.state.lock().withdrawn);
         let (keys, regions): (Vec<_>, Vec<_>) = withdrawn.into_iter().map(|(key, of)| (key, of.regions)).unzip();
-        (keys, regions.into_iter().flat_map(Regions::into_values).collect())
+        (keys, regions.into_iter().flat_map(ByRail::into_values).collect())
     }
 
     /// What is registered with devices that are gone.
@@ -117,7 +118,7 @@ impl Keys {
         let withdrawn = withdrawn.into_values().map(|withdrawn| withdrawn.regions);
         told.into_values()
             .chain(withdrawn)
-            .flat_map(Regions::into_values)
+            .flat_map(ByRail::into_values)
             .collect()
     }
 }
@@ -128,20 +129,19 @@ impl State {
         self.told.contains_key(&key) || self.told.len() + self.withdrawn.len() < VERBS_KEYS_MAX
     }
 
-    /// The region that the peer is told of, which is registered from now on for as long as the peer may use it.
+    /// The regions that the peer is told of, which are registered from now on for as long as the peer may use it.
     pub(super) fn tell(
         &mut self,
         key: RemoteKey,
         rail: usize,
-        region: impl FnOnce() -> Result<Arc<MemoryRegion>, VerbsError>,
-    ) -> Result<Arc<MemoryRegion>, VerbsError> {
-        if let Some(region) = self.told.get(&key).and_then(|regions| regions.get(&rail)) {
-            return Ok(Arc::clone(region));
+        regions: impl FnOnce() -> Result<Regions, VerbsError>,
+    ) -> Result<Regions, VerbsError> {
+        if let Some(regions) = self.told.get(&key).and_then(|by_rail| by_rail.get(&rail)) {
+            return Ok(regions.clone());
         }
-        let region = region()?;
-        let regions = self.told.entry(key).or_default();
-        regions.insert(rail, Arc::clone(&region));
-        Ok(region)
+        let regions = regions()?;
+        self.told.entry(key).or_default().insert(rail, regions.clone());
+        Ok(regions)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::subnet::Subnet;
 use crate::engine::TransferError;
 use crate::ids::RemoteKey;
-use crate::limits::{VERBS_FORGET_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PULLS_MAX, VERBS_READ_PARTS_MAX};
+use crate::limits::{VERBS_FORGET_KEYS_MAX, VERBS_PATHS_MAX, VERBS_PULLS_MAX, VERBS_READ_PARTS_MAX, VERBS_REGIONS_MAX};
 use crate::verbs::{Endpoint, Gid, Mtu, RegionKey, Remote};
 use crate::wire::{Fields, decode_transfer_error, encode_transfer_error, put_text};
 
@@ -72,6 +72,31 @@ pub(super) struct Source {
     pub(super) from: Vec<(u8, Remote)>,
 }
 
+/// How an export is named on a path: from the beginning of each of its parts on, up to a slice beyond its end, under a key of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) path: u8,
+    /// Of its first byte.
+    pub(super) address: u64,
+    /// Length of the first part.
+    pub(super) first_bytes: u64,
+    /// Length of each further part but the last.
+    pub(super) part_bytes: u64,
+    pub(super) keys: Vec<RegionKey>,
+}
+
+impl Named {
+    /// Where a slice of it begins, by the key of the part that it begins in.
+    pub(super) fn at(&self, offset_bytes: u64) -> Option<Remote> {
+        let further = offset_bytes.checked_sub(self.first_bytes);
+        let part = further.map_or(0, |further_bytes| 1 + further_bytes / self.part_bytes);
+        Some(Remote {
+            address: self.address.wrapping_add(offset_bytes),
+            key: *self.keys.get(usize::try_from(part).ok()?)?,
+        })
+    }
+}
+
 /// A question of the initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
@@ -98,8 +123,8 @@ pub(super) enum Ask {
 pub(super) enum Tell {
     /// Those that could be, and why others could not.
     Connected { accepted: Vec<Accept>, refused: String },
-    /// Its length, and how its start is named on each path.
-    Resolved { len_bytes: u64, at: Vec<(u8, Remote)> },
+    /// Its length, and how it is named on each path.
+    Resolved { len_bytes: u64, at: Vec<Named> },
     /// The checksum of each as it landed; and which of the paths that were named are not up at the owner.
     Pulled {
         results: Vec<Result<u64, TransferError>>,
@@ -265,7 +290,8 @@ impl Tell {
             Self::Resolved { len_bytes, at } => {
                 to.push(RESOLVE);
                 to.extend_from_slice(&len_bytes.to_le_bytes());
-                put_named(&mut to, at);
+                to.push(count(at.len()));
+                at.iter().for_each(|named| put_named_export(&mut to, named));
             }
             Self::Pulled { results, away } => {
                 to.push(PULL);
@@ -326,7 +352,7 @@ impl Tell {
             }
             RESOLVE => Self::Resolved {
                 len_bytes: fields.u64()?,
-                at: named(&mut fields)?,
+                at: list(fields.u8()?.into(), VERBS_PATHS_MAX, || named_export(&mut fields))?,
             },
             PULL => {
                 let away = paths(&mut fields)?;
@@ -398,6 +424,32 @@ fn put_named(to: &mut Vec<u8>, named: &[(u8, Remote)]) {
 fn named(fields: &mut Fields<'_>) -> Option<Vec<(u8, Remote)>> {
     let len = fields.u8()?.into();
     list(len, VERBS_PATHS_MAX, || Some((fields.u8()?, remote(fields)?)))
+}
+
+fn put_named_export(to: &mut Vec<u8>, named: &Named) {
+    to.push(named.path);
+    for number in [named.address, named.first_bytes, named.part_bytes] {
+        to.extend_from_slice(&number.to_le_bytes());
+    }
+    put_u16(to, named.keys.len());
+    named
+        .keys
+        .iter()
+        .for_each(|key| to.extend_from_slice(&key.0.to_le_bytes()));
+}
+
+fn named_export(fields: &mut Fields<'_>) -> Option<Named> {
+    let (path, address) = (fields.u8()?, fields.u64()?);
+    let (first_bytes, part_bytes, len) = (fields.u64()?, fields.u64()?, fields.u16()?.into());
+    let keys = list(len, VERBS_REGIONS_MAX, || Some(RegionKey(fields.u32()?)))?;
+    // Whoever looks a part up divides by it.
+    (part_bytes > 0).then_some(Named {
+        path,
+        address,
+        first_bytes,
+        part_bytes,
+        keys,
+    })
 }
 
 fn put_paths(to: &mut Vec<u8>, paths: &[u8]) {
@@ -474,126 +526,4 @@ fn error(fields: &mut Fields<'_>) -> Option<TransferError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn any_remote() -> impl Strategy<Value = Remote> {
-        any::<(u64, u32)>().prop_map(|(address, key)| Remote {
-            address,
-            key: RegionKey(key),
-        })
-    }
-
-    fn any_named() -> impl Strategy<Value = Vec<(u8, Remote)>> {
-        proptest::collection::vec((any::<u8>(), any_remote()), 0..4)
-    }
-
-    fn any_endpoint() -> impl Strategy<Value = Endpoint> {
-        (any::<(u32, u32, [u8; 16], u16, u8)>(), 0..5u32).prop_map(|(numbers, mtu)| Endpoint {
-            queue_pair: numbers.0,
-            first_packet: numbers.1,
-            gid: Gid(numbers.2),
-            local_id: numbers.3,
-            mtu: Mtu::of_bytes(256 << mtu).unwrap(),
-            reads_as_target: numbers.4,
-        })
-    }
-
-    fn any_paths() -> impl Strategy<Value = Vec<u8>> {
-        proptest::collection::vec(any::<u8>(), 0..VERBS_PATHS_MAX)
-    }
-
-    fn any_keys() -> impl Strategy<Value = Vec<RemoteKey>> {
-        proptest::collection::vec(any::<u64>().prop_map(RemoteKey), 0..4)
-    }
-
-    fn any_want() -> impl Strategy<Value = Want> {
-        any::<(u64, u64, u64, u8)>().prop_map(|(key, offset_bytes, len_bytes, path)| Want {
-            key: RemoteKey(key),
-            offset_bytes,
-            len_bytes,
-            path,
-        })
-    }
-
-    fn any_ask() -> impl Strategy<Value = Ask> {
-        let offer = (any::<u8>(), any::<u128>(), 0..=128u8, any_endpoint());
-        let offer = offer.prop_map(|(path, address, bits, endpoint)| Offer {
-            path,
-            subnet: Subnet::new(address.into(), bits),
-            endpoint,
-        });
-        let source = (any::<u64>(), any_named()).prop_map(|(len_bytes, from)| Source { len_bytes, from });
-        let pull = (any::<(u64, u64, u32)>(), proptest::collection::vec(source, 0..3));
-        let pull = pull.prop_map(|((key, offset_bytes, group), sources)| Pull {
-            key: RemoteKey(key),
-            offset_bytes,
-            group,
-            sources,
-        });
-        prop_oneof![
-            (any::<bool>(), proptest::collection::vec(offer, 0..4))
-                .prop_map(|(any_subnet, offers)| Ask::Connect { any_subnet, offers }),
-            any::<u64>().prop_map(|key| Ask::Resolve { key: RemoteKey(key) }),
-            proptest::collection::vec(pull, 0..4).prop_map(Ask::Pull),
-            any_paths().prop_map(Ask::Rest),
-            Just(Ask::Listen),
-            any_keys().prop_map(Ask::Forgot),
-            proptest::collection::vec(any_want(), 0..4).prop_map(Ask::Grant),
-            proptest::collection::vec(any::<(u64, bool)>(), 0..4).prop_map(|settles| {
-                let settle = |(grant, landed)| Settle { grant, landed };
-                Ask::Settle(settles.into_iter().map(settle).collect())
-            }),
-        ]
-    }
-
-    fn any_tell() -> impl Strategy<Value = Tell> {
-        let accept = (any::<u8>(), any_endpoint(), any_remote(), any::<bool>());
-        let accept = accept.prop_map(|(path, endpoint, probe, pushes)| Accept {
-            path,
-            endpoint,
-            probe,
-            pushes,
-        });
-        let given = (any::<u64>(), any_remote()).prop_map(|(grant, to)| Given { grant, to });
-        let error = any::<u64>().prop_map(|key| TransferError::UnknownKey { key: RemoteKey(key) });
-        let pulled = prop_oneof![any::<u64>().prop_map(Ok), error.clone().prop_map(Err)];
-        let granted = prop_oneof![proptest::option::of(given).prop_map(Ok), error.clone().prop_map(Err)];
-        let settled = prop_oneof![any::<Option<u64>>().prop_map(Ok), error.clone().prop_map(Err)];
-        prop_oneof![
-            (proptest::collection::vec(accept, 0..4), "[a-z]{0,20}")
-                .prop_map(|(accepted, refused)| Tell::Connected { accepted, refused }),
-            (any::<u64>(), any_named()).prop_map(|(len_bytes, at)| Tell::Resolved { len_bytes, at }),
-            (proptest::collection::vec(pulled, 0..4), any_paths())
-                .prop_map(|(results, away)| Tell::Pulled { results, away }),
-            Just(Tell::Done),
-            (any_paths(), any::<u32>(), any_keys()).prop_map(|(paths, idle_ms, keys)| Tell::Wanted {
-                paths,
-                idle_ms,
-                keys
-            }),
-            proptest::collection::vec(granted, 0..4).prop_map(Tell::Granted),
-            proptest::collection::vec(settled, 0..4).prop_map(Tell::Settled),
-            error.prop_map(Tell::Failed),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn messages_come_back_and_none_is_read_from_less(ask in any_ask(), tell in any_tell(), cut in any::<prop::sample::Index>()) {
-            let bytes = ask.encode();
-            prop_assert_eq!(Ask::decode(&bytes), Some(ask));
-            prop_assert_eq!(Ask::decode(&bytes[..cut.index(bytes.len())]), None);
-            let bytes = tell.encode();
-            prop_assert_eq!(Tell::decode(&bytes), Some(tell));
-            prop_assert_eq!(Tell::decode(&bytes[..cut.index(bytes.len())]), None);
-        }
-
-        #[test]
-        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Ask::decode(&bytes);
-            let _ = Tell::decode(&bytes);
-        }
-    }
-}
+mod tests;

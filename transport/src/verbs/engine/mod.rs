@@ -48,6 +48,7 @@ mod rail;
 mod rails;
 mod reach;
 mod reaping;
+mod registered;
 #[cfg(feature = "conformance")]
 mod rogue;
 mod room;

@@ -7,21 +7,33 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::message::Named;
 use crate::ids::RemoteKey;
 use crate::limits::{VERBS_FORGET_KEYS_MAX, VERBS_KEYS_MAX};
 use crate::verbs::Remote;
 
-/// Where an export of the peer lies: its start, as each path names it. Who reads there keeps it until nothing of that is under way any more.
+/// Where an export of the peer lies, as each path names it. Who reads there keeps it until nothing of that is under way any more.
 #[derive(Debug)]
 pub(super) struct Place {
     key: RemoteKey,
     pub(super) len_bytes: u64,
-    pub(super) at: Vec<(u8, Remote)>,
+    at: Vec<Named>,
     is_withdrawn: AtomicBool,
     ended: Arc<Notify>,
 }
 
 impl Place {
+    /// Where a slice of it begins, on a path.
+    pub(super) fn on(&self, path: u8, offset_bytes: u64) -> Option<Remote> {
+        self.at.iter().find(|named| named.path == path)?.at(offset_bytes)
+    }
+
+    /// The same on each path.
+    pub(super) fn on_all(&self, offset_bytes: u64) -> Vec<(u8, Remote)> {
+        let at = |named: &Named| Some((named.path, named.at(offset_bytes)?));
+        self.at.iter().filter_map(at).collect()
+    }
+
     /// The peer wants it forgotten: nothing is to be begun there any more.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Ordering::Relaxed)
@@ -74,13 +86,7 @@ impl Places {
     }
 
     /// The answer. `None` if the peer wanted something forgotten meanwhile: it may have been this.
-    pub(super) fn learn(
-        &self,
-        asked: Asked,
-        key: RemoteKey,
-        len_bytes: u64,
-        at: Vec<(u8, Remote)>,
-    ) -> Option<Arc<Place>> {
+    pub(super) fn learn(&self, asked: Asked, key: RemoteKey, len_bytes: u64, at: Vec<Named>) -> Option<Arc<Place>> {
         let mut state = self.state.lock();
         if state.withdrawals != asked.withdrawals {
             return None;

@@ -15,7 +15,8 @@ use super::path::{Path, Paths};
 use super::pool::Slot;
 use super::push_policy::{PushPolicy, Writes};
 use super::rail::Rail;
-use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX};
+use super::registered::{self, Regions};
+use crate::limits::{VERBS_IDLE_MIN, VERBS_QUEUE_PAIRS_MAX, VERBS_REGION_BYTES};
 use crate::memory::{Memory, Slice};
 use crate::task::OwnedTask;
 use crate::verbs::{
@@ -40,6 +41,8 @@ pub struct RailsOptions {
     pub waits_for_ports: bool,
     /// Whether peers may write by themselves.
     pub push: PushPolicy,
+    /// Memory is registered in parts of so many bytes.
+    pub region_bytes: u64,
 }
 
 impl Default for RailsOptions {
@@ -54,6 +57,7 @@ impl Default for RailsOptions {
             queue_pairs_max: VERBS_QUEUE_PAIRS_MAX,
             waits_for_ports: false,
             push: PushPolicy::default(),
+            region_bytes: VERBS_REGION_BYTES,
         }
     }
 }
@@ -93,7 +97,7 @@ pub struct Rails {
 
 /// The regions of one memory, one per rail whose device is there.
 struct Registered {
-    regions: Vec<Option<Arc<MemoryRegion>>>,
+    regions: Vec<Option<Regions>>,
     /// [`Registration`]s of it.
     count: usize,
 }
@@ -241,26 +245,30 @@ impl Rails {
     /// locks its pages, which takes as long as touching them: call it outside of asynchronous tasks.
     ///
     /// # Errors
-    /// As [`MemoryRegion::register`].
+    /// As [`MemoryRegion::register`]: then no part of it is registered.
     pub fn register(self: &Arc<Self>, memory: &Arc<Memory>) -> Result<Registration, VerbsError> {
+        self.register_telling(memory, &|_| ())
+    }
+
+    /// The same; `done` gets the bytes of each part that is registered.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub fn register_telling(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Registration, VerbsError> {
         let registration = || Registration {
             rails: Arc::clone(self),
             memory: Arc::clone(memory),
         };
         if let Some(known) = self.registered.lock().get_mut(&name_of(memory)) {
             known.count += 1;
+            done(memory.len_bytes());
             return Ok(registration());
         }
-        let register = |rail: &Arc<Rail>| match rail.opened() {
-            Ok(opened) => {
-                let access = Access::LOCAL_WRITE | Access::REMOTE_READ | rail.for_windows();
-                MemoryRegion::register(&opened.domain, memory.whole(), access).map(Some)
-            }
-            Err(_) => Ok(None),
-        };
-        let mut regions = at_once(&self.rails, register)
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut regions = registered::register(&self.rails, memory, self.options.region_bytes, done)?;
         let mut registered = self.registered.lock();
         let known = registered.entry(name_of(memory)).or_insert_with(|| Registered {
             regions: std::mem::take(&mut regions),
@@ -279,10 +287,17 @@ impl Rails {
         Ok(registration())
     }
 
-    /// The region that a memory is registered as with a rail.
-    pub(super) fn region(&self, rail: usize, memory: &Arc<Memory>) -> Option<Arc<MemoryRegion>> {
+    /// The regions that a memory is registered as with a rail.
+    pub(super) fn regions(&self, rail: usize, memory: &Arc<Memory>) -> Option<Regions> {
         let registered = self.registered.lock();
         registered.get(&name_of(memory))?.regions[rail].clone()
+    }
+
+    /// The region that a slice of registered memory lies in, which is no longer than a request moves.
+    pub(super) fn region(&self, rail: usize, slice: &Slice) -> Option<Arc<MemoryRegion>> {
+        let registered = self.registered.lock();
+        let regions = registered.get(&name_of(slice.memory()))?.regions[rail].as_ref()?;
+        regions.of(slice).cloned()
     }
 
     /// Where a read into slices is to land, on one rail: in the slices themselves if they are registered, which they are
@@ -290,7 +305,7 @@ impl Rails {
     pub(super) fn landing(&self, rail: usize, slices: &[Slice]) -> Result<Landing, VerbsError> {
         let mut landing = Landing::default();
         for slice in slices {
-            let part = if let Some(region) = self.region(rail, slice.memory()) {
+            let part = if let Some(region) = self.region(rail, slice) {
                 region.part_of(slice)?
             } else if let Some(slot) = self.rails[rail].opened()?.pool.take(slice) {
                 let part = slot.local(slice.len_bytes())?;
@@ -306,7 +321,7 @@ impl Rails {
 
     /// The part of memory that a slice is, for a window on one rail.
     pub(super) fn for_window(&self, rail: usize, slice: &Slice) -> Result<Local, VerbsError> {
-        let region = match self.region(rail, slice.memory()) {
+        let region = match self.region(rail, slice) {
             Some(region) => region,
             None => self.lend(rail, slice, Access::LOCAL_WRITE | Access::BIND_WINDOWS)?,
         };
@@ -315,7 +330,7 @@ impl Rails {
 
     /// The part of memory that a slice is, for a write on one rail.
     pub(super) fn source(&self, rail: usize, slice: &Slice) -> Result<Local, VerbsError> {
-        let region = match self.region(rail, slice.memory()) {
+        let region = match self.region(rail, slice) {
             Some(region) => region,
             None => self.lend(rail, slice, Access::LOCAL_READ)?,
         };
@@ -472,21 +487,6 @@ impl fmt::Debug for Registration {
             .field("len_bytes", &self.memory.len_bytes())
             .finish_non_exhaustive()
     }
-}
-
-/// Does something that takes long with each rail, at the same time.
-fn at_once<T: Send>(rails: &[Arc<Rail>], work: impl Fn(&Arc<Rail>) -> T + Sync) -> Vec<T> {
-    if let [rail] = rails {
-        return vec![work(rail)];
-    }
-    std::thread::scope(|scope| {
-        let work = &work;
-        let begun: Vec<_> = rails.iter().map(|rail| scope.spawn(move || work(rail))).collect();
-        let ended = begun.into_iter().map(|working| working.join());
-        ended
-            .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    })
 }
 
 fn unused(rails: &[Arc<Rail>]) -> Vec<String> {

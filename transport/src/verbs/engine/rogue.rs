@@ -130,7 +130,7 @@ impl Rogue {
     /// If the owner tells something else.
     pub async fn resolve(&self, key: RemoteKey, deadline: Instant) -> Result<Remote, TransferError> {
         match self.ask(Ask::Resolve { key }, deadline).await? {
-            Tell::Resolved { at, .. } => Ok(at[0].1),
+            Tell::Resolved { at, .. } => Ok(at[0].at(0).expect("it has a first part")),
             told => unexpected(&told),
         }
     }

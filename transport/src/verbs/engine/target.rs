@@ -20,6 +20,7 @@ use super::message::{Accept, Ask, Offer, Pull, Tell};
 use super::path::{Path, Paths};
 use super::plan::window;
 use super::rails::{Rails, Registration};
+use super::registered::Regions;
 use super::room::Room;
 use crate::engine::{Op, TransferError};
 use crate::exports::{Access as Granted, Exports, Wanted};
@@ -30,7 +31,7 @@ use crate::limits::{
 };
 use crate::link::{BoxFuture, Service, Session};
 use crate::memory::{Memory, Slice};
-use crate::verbs::{Access, GidEntry, MemoryRegion, QueuePair, Remote, VerbsError};
+use crate::verbs::{Access, GidEntry, QueuePair, Remote, VerbsError};
 
 /// Answers the calls of RDMA connections to the exports of this process. Give it to the listener
 /// ([`Serving::rdma`](crate::link::Serving)).
@@ -267,7 +268,7 @@ impl Inner {
         let path = Path::new(offer.path, number, pushes, queue_pair);
         connected.paths.add(Arc::clone(&path));
         // What changed before it was added has not ended it.
-        let probe = self.rails.region(number, &self.probed);
+        let probe = self.rails.region(number, &self.probed.whole());
         let probe = probe.filter(|_| self.rails.has(number, gid)).ok_or_else(|| {
             connected.paths.lose(&path);
             VerbsError::Gone {
@@ -330,21 +331,12 @@ impl Inner {
         }
         let mut at = Vec::new();
         for path in connected.paths.up() {
-            let region = keys.tell(key, path.rail, || self.readable_region(path.rail, &memory));
-            let region = match region {
-                Ok(region) => region,
+            match keys.tell(key, path.rail, || self.readable_regions(path.rail, &memory)) {
+                Ok(regions) => at.extend(regions.named(path.number, &memory)),
                 // Its paths end too.
-                Err(VerbsError::Gone { .. }) => continue,
+                Err(VerbsError::Gone { .. }) => {}
                 Err(error) => return failed(&error.to_string()),
-            };
-            let address = region.address() + (memory.offset_bytes() - region.slice().offset_bytes());
-            at.push((
-                path.number,
-                Remote {
-                    address,
-                    key: region.key(),
-                },
-            ));
+            }
         }
         Tell::Resolved {
             len_bytes: memory.len_bytes(),
@@ -353,10 +345,10 @@ impl Inner {
     }
 
     /// An export as its owner registered it, or registered alone.
-    fn readable_region(&self, rail: usize, memory: &Slice) -> Result<Arc<MemoryRegion>, VerbsError> {
-        match self.rails.region(rail, memory.memory()) {
-            Some(region) => Ok(region),
-            None => self.rails.lend(rail, memory, Access::REMOTE_READ),
+    fn readable_regions(&self, rail: usize, memory: &Slice) -> Result<Regions, VerbsError> {
+        match self.rails.regions(rail, memory.memory()) {
+            Some(regions) => Ok(regions),
+            None => Ok(Regions::alone(self.rails.lend(rail, memory, Access::REMOTE_READ)?)),
         }
     }
 

@@ -6,6 +6,7 @@ use super::super::facts::{
 };
 use super::{bytes, count, push};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
+use tenon_transport::limits::{VERBS_REGION_BYTES, VERBS_SLICE_BYTES};
 use tenon_transport::verbs::{GidKind, LinkLayer};
 
 const LIBRARY: (Section, &str) = (Section::Rdma, "rdma.library");
@@ -143,9 +144,14 @@ fn place(details: &DeviceDetails, rdma: &Rdma) -> String {
 
 fn region_size(device: &str, details: &DeviceDetails, configuration: &Configuration) -> Option<Finding> {
     let max_bytes = details.max_region_bytes;
-    let longest_bytes = configuration.longest_bytes().filter(|longest| *longest > max_bytes)?;
+    // Each part is registered with the beginning of the next one.
+    let part_bytes = VERBS_REGION_BYTES + VERBS_SLICE_BYTES;
+    let longest_bytes = configuration.longest_bytes()?.min(part_bytes);
+    if longest_bytes <= max_bytes {
+        return None;
+    }
     let message = format!(
-        "registers at most {} at once, the largest segment or table has {}: it goes over TCP",
+        "registers at most {} at once, the longest part of a segment or table has {}: it goes over TCP",
         bytes(max_bytes),
         bytes(longest_bytes)
     );
