@@ -273,6 +273,27 @@ fn a_node_that_is_asked_to_stop_hands_over_what_it_holds_while_it_is_read() {
 }
 
 #[test]
+fn a_segment_that_is_unmounted_in_the_middle_of_its_moves_leaves_no_room_set_aside_elsewhere() {
+    let cluster = Cluster::start_without_eviction(2);
+    let holder = &cluster[0];
+    for round in 0..5 {
+        let spec = json!({ "len_bytes": 16 * MIB });
+        let segment = holder.http().post("/v1/segments", &spec).expect(201).json()["segment"].clone();
+        for index in 0..20 {
+            let key = format!("torn/{round}/{index}");
+            holder.http().put_object_on(&key, &bytes_of(&key), holder.id());
+        }
+        let segment = segment.as_u64().expect("an id");
+        drain(holder, segment);
+        holder
+            .http()
+            .delete(&format!("/v1/segments/{segment}?timeout_ms=10000"))
+            .expect(200);
+    }
+    assert_accounts(&cluster);
+}
+
+#[test]
 fn a_node_that_cannot_hand_over_ends_within_its_time() {
     let mut cluster = Cluster::start_with(&ClusterOptions {
         nodes: 2,

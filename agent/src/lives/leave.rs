@@ -18,7 +18,7 @@ impl Node {
     /// # Errors
     /// `unknown_segment`; `conflict` while it is being mounted.
     pub(crate) fn drain_segment(self: &Arc<Self>, segment: SegmentId) -> Result<SegmentInfo, ServiceError> {
-        self.begin_leaving(segment)?;
+        self.begin_leaving(segment, None)?;
         self.segment_info(segment)
     }
 
@@ -44,15 +44,18 @@ impl Node {
             );
             return Err(ServiceError::new(ErrorCode::PinnedObjects, message));
         }
-        let leaving = self.begin_leaving(segment)?;
-        leaving.hurry(Instant::now() + Duration::from_millis(graceful_ms));
+        let leaving = self.begin_leaving(segment, Some(Instant::now() + Duration::from_millis(graceful_ms)))?;
         let mut is_gone = leaving.gone.subscribe();
         // It goes on whether or not anybody waits.
         let _ = timeout_at(deadline, is_gone.wait_for(|is_gone| *is_gone)).await;
         self.segment_info(segment)
     }
 
-    fn begin_leaving(self: &Arc<Self>, segment: SegmentId) -> Result<Arc<Leaving>, ServiceError> {
+    fn begin_leaving(
+        self: &Arc<Self>,
+        segment: SegmentId,
+        until: Option<Instant>,
+    ) -> Result<Arc<Leaving>, ServiceError> {
         let _one_at_a_time = self.lives().one_at_a_time();
         if self.lives().mounting().iter().any(|(id, _)| *id == segment) {
             let message = format!("segment {segment} is being mounted; ask again when it is active");
@@ -62,6 +65,9 @@ impl Node {
         let mounted = self.holder().segments().get(segment);
         let mounted = mounted.ok_or_else(|| ServiceError::from(UnmountError::Unknown { segment }))?;
         let (leaving, is_new) = self.lives().leave(segment, mounted.source());
+        if let Some(until) = until {
+            leaving.hurry(until);
+        }
         if is_new {
             tracing::info!(%segment, "a segment takes nothing any more");
             let (node, leaving) = (Arc::clone(self), Arc::clone(&leaving));
@@ -73,8 +79,10 @@ impl Node {
 
     /// Moves what a draining segment holds to other nodes, until it is to be unmounted and nobody uses it and nothing moves any more, or its time is over; and unmounts it.
     async fn leave(self: &Arc<Self>, segment: SegmentId, leaving: &Arc<Leaving>) {
-        let moving = tokio::spawn(Arc::clone(self).move_away(segment, Arc::clone(leaving)));
         let mut until = leaving.until.subscribe();
+        // What is unmounted at once moves nothing.
+        let may_move = until.borrow().is_none_or(|by| by > Instant::now());
+        let moving = may_move.then(|| tokio::spawn(Arc::clone(self).move_away(segment, Arc::clone(leaving))));
         loop {
             let by = *until.borrow_and_update();
             let users = self.holder().users(segment).unwrap_or_default();
@@ -91,8 +99,10 @@ impl Node {
             }
         }
         // What is being moved stays, until it is dropped.
-        moving.abort();
-        let _ = moving.await;
+        if let Some(moving) = moving {
+            moving.abort();
+            let _ = moving.await;
+        }
         if let Some(mounted) = self.holder().segments().get(segment) {
             self.empty(&mounted, leaving).await;
             self.give_back(mounted, leaving).await;
@@ -156,7 +166,7 @@ impl Node {
         let mounted = self.holder().segments().all();
         let leaving: Vec<(SegmentId, Arc<Leaving>)> = mounted
             .iter()
-            .filter_map(|segment| Some((segment.id(), self.begin_leaving(segment.id()).ok()?)))
+            .filter_map(|segment| Some((segment.id(), self.begin_leaving(segment.id(), None).ok()?)))
             .collect();
         let is_done = |(segment, leaving): &(SegmentId, Arc<Leaving>)| {
             let users = self.holder().users(*segment);

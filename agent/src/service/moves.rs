@@ -25,6 +25,7 @@ use tenon_protocol::message::{
 use tenon_protocol::placement::FitVerdict;
 use tenon_store_core::objects::Movable;
 use tenon_transport::{RemoteKey, Slice};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep};
 
 /// Whether a node refuses an object for reasons that another one may not have.
@@ -48,6 +49,59 @@ enum Fate {
     NoRoom,
     /// Something else came between. It is tried again.
     Failed,
+}
+
+/// Room at another node for an object that moves. Dropped before it is used, as when the segment is unmounted in the middle of that, it is given back.
+struct SetAside {
+    node: Arc<Node>,
+    target: NodeId,
+    /// Goes on when nobody waits for it any more: what it sets aside can be given back only then.
+    reserving: Option<JoinHandle<KeyResult<ReservedRegion>>>,
+    release: Option<AbortRequest>,
+}
+
+impl SetAside {
+    fn begin(node: &Arc<Node>, target: NodeId, object: &Movable, deadline: Instant) -> Self {
+        let (me, moved) = (Arc::clone(node), object.clone());
+        let reserving = tokio::spawn(async move { me.reserve_at(target, &moved, deadline).await });
+        let (key, holders) = (object.name.key().to_owned(), vec![target]);
+        Self {
+            node: Arc::clone(node),
+            target,
+            reserving: Some(reserving),
+            release: Some(AbortRequest {
+                namespace: object.name.namespace().to_string(),
+                put_id: object.version.put_id,
+                items: vec![AbortItem { key, holders }],
+            }),
+        }
+    }
+
+    async fn region(&mut self) -> KeyResult<ReservedRegion> {
+        let reserving = self.reserving.as_mut().expect("it goes when this is dropped");
+        let failed = |error: JoinError| Err(ServiceError::new(ErrorCode::Internal, error.to_string()));
+        reserving.await.unwrap_or_else(failed)
+    }
+
+    /// The object is there.
+    fn used(mut self) {
+        self.release = None;
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        let (Some(request), Some(reserving)) = (self.release.take(), self.reserving.take()) else {
+            return;
+        };
+        let (node, target) = (Arc::clone(&self.node), self.target);
+        tokio::spawn(async move {
+            if !reserving.is_finished() {
+                let _ = reserving.await;
+            }
+            node.release_at(target, node.own_session(), request);
+        });
+    }
 }
 
 impl Node {
@@ -215,23 +269,15 @@ impl Node {
 
     /// Has another node hold a copy, if it has room. False if the object is not here any more.
     async fn copy_object_to(self: &Arc<Self>, target: NodeId, object: &Movable, deadline: Instant) -> KeyResult<bool> {
-        let region = self.reserve_at(target, object, deadline).await?;
+        let mut set_aside = SetAside::begin(self, target, object, deadline);
+        let region = set_aside.region().await?;
         // While it is read it does not change; it may be dropped meanwhile.
-        let held = self.holder().hold(object);
-        let copied = match &held {
-            Some(_) => self.fill(target, object, &region, deadline).await.map(|()| true),
-            None => Ok(false),
+        let Some(_held) = self.holder().hold(object) else {
+            return Ok(false);
         };
-        if !matches!(copied, Ok(true)) {
-            let (key, holders) = (object.name.key().to_owned(), vec![target]);
-            let request = AbortRequest {
-                namespace: object.name.namespace().to_string(),
-                put_id: object.version.put_id,
-                items: vec![AbortItem { key, holders }],
-            };
-            self.release_at(target, self.own_session(), request);
-        }
-        copied
+        self.fill(target, object, &region, deadline).await?;
+        set_aside.used();
+        Ok(true)
     }
 
     /// Writes an object to a region at another node, and has it committed as a copy.
