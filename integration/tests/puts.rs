@@ -76,6 +76,35 @@ fn a_second_put_of_a_key_keeps_the_first_object() {
 }
 
 #[test]
+fn a_put_that_failed_and_is_stored_all_the_same_has_said_that_it_may_be() {
+    let cluster = Cluster::start(3);
+    let bytes = payload(5, 200_000);
+    let (mut failed, mut stored_all_the_same) = (0, 0);
+    for round in 0..150usize {
+        let key = format!("hurried/{round}");
+        let timeout_ms = 1 + round % 15;
+        let path = format!("{}?timeout_ms={timeout_ms}", Http::object_path(&key));
+        let answer = cluster[round % 3].http().put(&path, &bytes);
+        if answer.status == 201 {
+            continue;
+        }
+        failed += 1;
+        let may_be_stored = answer.json()["error"]["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("whether the put is stored is not known"));
+        // What goes on ends soon.
+        std::thread::sleep(Duration::from_millis(50));
+        let found = cluster[0].http().get(&Http::object_path(&key));
+        if found.status == 200 {
+            stored_all_the_same += 1;
+            assert!(may_be_stored, "{answer:?}, and it is there");
+        }
+    }
+    println!("{failed} puts failed, and {stored_all_the_same} of them are there");
+    assert!(failed > 0, "no deadline was too short");
+}
+
+#[test]
 fn a_client_killed_in_the_middle_of_a_put_leaves_nothing() {
     let cluster = Cluster::start_with(&ClusterOptions {
         nodes: 3,

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tenon_integration::binaries::binaries;
-use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
+use tenon_integration::machine::{Job, RdmaPlace};
 
 /// Emulated processors are slow, and some of it waits for failures to be noticed.
 const TIMEOUT: Duration = Duration::from_secs(400);
@@ -14,19 +13,7 @@ const SKIPPED: &str = "skipped: TENON_RDMA_DEVICES";
 
 #[test]
 fn agents_keep_their_promises_over_rdma_whatever_fails() {
-    let test = test_binary("tenon-integration", "verbs_agents").expect("it builds");
-    let name = test
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("a name")
-        .to_owned();
-    let binaries = binaries();
-    let options = MachineOptions {
-        programs: vec![binaries.tenond.clone(), binaries.tenon.clone(), test],
-        memory_mib: 2048,
-        ..MachineOptions::default()
-    };
-    let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");
+    let (mut place, name) = RdmaPlace::with_agents("verbs_agents").expect("a place with RDMA devices");
     let bounded = Job::program(&name, ["--nocapture", "too_little_locked_memory"]);
     let output = place.run(&bounded.locked_memory_kib(LOCKED_MEMORY_KIB).timeout(TIMEOUT));
     let text = output.expect("the job ends").expect_success();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenon_integration::binaries::binaries;
-use tenon_integration::machine::{Job, MachineOptions, RdmaPlace, test_binary};
+use tenon_integration::machine::{Job, MachineOptions, RdmaPlace};
 
 /// Emulated processors are slow.
 const TIMEOUT: Duration = Duration::from_secs(240);
@@ -27,16 +27,7 @@ fn segments_are_mounted_and_unmounted_while_peers_read_them_over_rdma() {
 
 #[test]
 fn peers_forget_a_segment_before_it_is_deregistered_or_are_cut_off_from_it() {
-    let test = test_binary("tenon-integration", "verbs_segments").expect("it builds");
-    let name = test.file_name().and_then(|name| name.to_str());
-    let name = name.expect("a name").to_owned();
-    let binaries = binaries();
-    let options = MachineOptions {
-        programs: vec![binaries.tenond.clone(), binaries.tenon.clone(), test],
-        memory_mib: 2048,
-        ..MachineOptions::default()
-    };
-    let mut place = RdmaPlace::start(&options).expect("a place with RDMA devices");
+    let (mut place, name) = RdmaPlace::with_agents("verbs_segments").expect("a place with RDMA devices");
     let tests = Job::program(&name, ["--test-threads=1", "--nocapture"]).timeout(TIMEOUT);
     let text = place.run(&tests).expect("the job ends").expect_success();
     println!("{text}");

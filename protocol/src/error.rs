@@ -146,6 +146,12 @@ impl ServiceError {
         }
     }
 
+    /// Whether what was asked for may have been carried out all the same.
+    #[must_use]
+    pub fn leaves_open(&self) -> bool {
+        matches!(self.code, ErrorCode::Unavailable | ErrorCode::DeadlineExceeded)
+    }
+
     /// The same of a put that may have been carried out all the same.
     #[must_use]
     pub fn of_unknown_put(self, put_id: PutId) -> Self {

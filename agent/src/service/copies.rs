@@ -1,14 +1,13 @@
 //! Copies at the coordinator, which has the further holders of a put commit what the first has committed, and at the holders, which serve that.
 
 use super::batch::{Results, group_by, per_key, to_its_end};
-use super::checks::check_batch;
-use super::checks::invalid;
+use super::checks::{check_batch, invalid};
 use crate::node::Node;
 use crate::peers::other_answer;
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::error::ServiceError;
 use tenon_protocol::ids::{NodeId, PutId, SessionId, Version};
 use tenon_protocol::limits::REPLICAS_MAX;
 use tenon_protocol::member::{CopiesRequest, CopyItem, MemberReply, MemberRequest};
@@ -52,11 +51,6 @@ pub(super) fn take_further(items: &mut [CommitItem]) -> Vec<Further> {
     further
 }
 
-/// Whether a commit that was answered so may be done.
-fn is_open(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::Unavailable | ErrorCode::DeadlineExceeded)
-}
-
 impl Node {
     /// Has further holders commit copies of what was stored, and gives their regions back where there is nothing to copy. Those that fail are not
     /// counted.
@@ -72,7 +66,7 @@ impl Node {
         let (mut copies, mut needless) = (Vec::new(), Vec::new());
         for known in further {
             // It may have been stored: whoever repeats the commit has the copies committed too.
-            if matches!(&committed[known.index], Err(error) if is_open(error.code)) {
+            if matches!(&committed[known.index], Err(error) if error.leaves_open()) {
                 continue;
             }
             let stored = known.stored(put_id, committed);

@@ -1,7 +1,6 @@
 //! Placement explained: where puts would go, question by question, and what a segment is used for, run by run.
 
-use super::checks::invalid;
-use super::checks::unexpected;
+use super::checks::{check_len, invalid, unexpected};
 use super::drive::{Answer, Driving, Fate, Question, drive};
 use crate::node::Node;
 use crate::rooms::told;
@@ -155,9 +154,7 @@ fn check_items(items: &[DryRunItem]) -> Result<(), ServiceError> {
         let message = format!("a dry run of {count} objects: 1 to {DRY_RUN_ITEMS_MAX} are allowed");
         return Err(ServiceError::new(ErrorCode::InvalidArgument, message));
     }
-    items
-        .iter()
-        .try_for_each(|item| super::checks::check_len(item.len_bytes))
+    items.iter().try_for_each(|item| check_len(item.len_bytes))
 }
 
 /// A dry run under way.

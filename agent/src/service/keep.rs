@@ -1,8 +1,7 @@
 //! Touch, pin and unpin: the homes say who holds each object, and the holders do it.
 
 use super::batch::{NamedKey, Results, group_by, per_key};
-use super::checks::check_batch;
-use super::checks::{check_pin, unexpected};
+use super::checks::{check_batch, check_pin, unexpected};
 use crate::node::Node;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;

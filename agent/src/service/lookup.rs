@@ -39,8 +39,7 @@ impl Node {
             &mut results,
         )?;
         for (key, found) in self.find(named, false, deadline).await {
-            let located = found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry)));
-            results.set(key.index, located);
+            results.set(key.index, self.told(found));
         }
         Ok(self.located_items(results))
     }
@@ -70,9 +69,10 @@ impl Node {
             looked.insert(key.index, answers);
         }
         for (key, found) in self.find(named, true, deadline).await {
-            let located = found.and_then(|entry| entry.map_or(Ok(None), |entry| self.located(entry)));
             let (missed, looked) = (request.keys[key.index].version, looked.remove(&key.index));
-            let told = located.and_then(|found| relocated(key.homes, missed, looked.unwrap_or_default(), found));
+            let told = self
+                .told(found)
+                .and_then(|found| relocated(key.homes, missed, looked.unwrap_or_default(), found));
             results.set(key.index, told);
         }
         Ok(self.located_items(results))
@@ -193,6 +193,11 @@ impl Node {
             keys
         });
         join_all(asks).await.into_iter().flatten().collect()
+    }
+
+    /// Where what was found lies.
+    fn told(&self, found: KeyResult<Option<HomeEntry>>) -> KeyResult<Option<Located>> {
+        found?.map_or(Ok(None), |entry| self.located(entry))
     }
 
     /// Where an object lies that can be read; `None` if it is gone.

@@ -135,7 +135,7 @@ impl Node {
                 match committing.await {
                     Ok(Reply::Commit(items)) => Ok(items),
                     Ok(other) => Err(unexpected(&other)),
-                    Err(error) if error.code == ErrorCode::DeadlineExceeded => Err(error.of_unknown_put(put_id)),
+                    Err(error) if error.leaves_open() => Err(error.of_unknown_put(put_id)),
                     Err(error) => Err(error),
                 }
             }

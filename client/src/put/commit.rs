@@ -9,7 +9,7 @@ use crate::put::Attempt;
 use std::collections::HashMap;
 use std::time::Duration;
 use tenon_protocol::checksum::Checksums;
-use tenon_protocol::error::{ErrorCode, ServiceError};
+use tenon_protocol::error::ErrorCode;
 use tenon_protocol::ids::NodeId;
 use tenon_protocol::message::{CommitItem, CommitRequest, Committed, KeyResult, Reply, Request};
 use tokio::time::{Instant, sleep_until};
@@ -112,8 +112,8 @@ impl Core {
                 Err(error) => all(failed, error),
             },
             Answer::Reply(other) => all(failed, unexpected("commit", &other)),
-            Answer::Failed(error) if is_unknown(&error) => all(Tried::Open, error.into()),
-            Answer::Lost(error) if is_unknown(&error) => all(Tried::Open, error.of_unknown_put(attempt.put_id).into()),
+            Answer::Failed(error) if error.leaves_open() => all(Tried::Open, error.into()),
+            Answer::Lost(error) if error.leaves_open() => all(Tried::Open, error.of_unknown_put(attempt.put_id).into()),
             Answer::Failed(error) | Answer::Lost(error) => all(failed, error.into()),
             Answer::TimedOut => {
                 let put_id = attempt.put_id;
@@ -126,14 +126,9 @@ impl Core {
 
 fn tried(item: KeyResult<Committed>) -> Tried {
     match item {
-        Err(error) if is_unknown(&error) => Tried::Open(error.into()),
+        Err(error) if error.leaves_open() => Tried::Open(error.into()),
         item => Tried::Decided(item.map_err(ClientError::from)),
     }
-}
-
-/// Whether the commit may or may not have been carried out.
-fn is_unknown(error: &ServiceError) -> bool {
-    matches!(error.code, ErrorCode::Unavailable | ErrorCode::DeadlineExceeded)
 }
 
 /// Whether the agent has answered that a holder does not answer.

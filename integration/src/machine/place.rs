@@ -5,6 +5,11 @@ use super::error::MachineError;
 use super::guest::{Machine, MachineOptions};
 use super::job::{Job, JobOutput};
 use super::native::Native;
+use super::test_binary::test_binary;
+use crate::binaries::binaries;
+
+/// Memory for several agents, and what they hold.
+const MIB_WITH_AGENTS: u32 = 2048;
 
 /// The variable that says where: `machine`, which is the default, or `native`.
 pub const PLACE_VARIABLE: &str = "TENON_RDMA";
@@ -29,6 +34,19 @@ impl RdmaPlace {
                 value: value.to_owned(),
             }),
         }
+    }
+
+    /// The same with the agent's programs, and a test of this package that starts agents: the place, and the name of the test's program.
+    pub fn with_agents(test: &str) -> Result<(Self, String), MachineError> {
+        let test = test_binary("tenon-integration", test)?;
+        let name = test.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let binaries = binaries();
+        let options = MachineOptions {
+            programs: vec![binaries.tenond.clone(), binaries.tenon.clone(), test],
+            memory_mib: MIB_WITH_AGENTS,
+            ..MachineOptions::default()
+        };
+        Ok((Self::start(&options)?, name))
     }
 
     /// Runs a job to its end.

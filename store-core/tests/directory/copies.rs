@@ -305,15 +305,19 @@ fn a_home_that_was_away_learns_that_an_object_was_replaced() {
     assert_eq!(cluster.located(SECOND, key(1)), None);
 }
 
-#[test]
-fn a_reader_that_finds_nothing_where_a_later_object_was_just_sealed_finds_that_one() {
+/// An object has taken the place of another one at the holder, which reports that later; with the doubt of a reader that does not find the one before.
+fn replaced_and_not_reported() -> (Cluster, HomeEventKind, Version) {
     let mut cluster = met(2);
     let before = cluster.store(FIRST, key(1), 1, 0);
     let after = version(2, 2);
     assert!(cluster.call(FIRST, key(1), replacing(2, 0)).is_ok());
-    // Its holder had the one before, and reports later.
     cluster.holders[0].sealed.insert(key(1), after);
-    let doubt = HomeEventKind::Doubt { version: before };
+    (cluster, HomeEventKind::Doubt { version: before }, after)
+}
+
+#[test]
+fn a_reader_that_finds_nothing_where_a_later_object_was_just_sealed_finds_that_one() {
+    let (mut cluster, doubt, after) = replaced_and_not_reported();
     assert_eq!(cluster.call(FIRST, key(1), doubt), done(true));
     for home in [FIRST, SECOND] {
         assert_eq!(cluster.located(home, key(1)), Some(after));
@@ -323,12 +327,7 @@ fn a_reader_that_finds_nothing_where_a_later_object_was_just_sealed_finds_that_o
 
 #[test]
 fn the_second_home_too_learns_of_a_later_object_that_was_just_sealed_while_the_first_is_busy() {
-    let mut cluster = met(2);
-    let before = cluster.store(FIRST, key(1), 1, 0);
-    let after = version(2, 2);
-    assert!(cluster.call(FIRST, key(1), replacing(2, 0)).is_ok());
-    cluster.holders[0].sealed.insert(key(1), after);
-    let doubt = HomeEventKind::Doubt { version: before };
+    let (mut cluster, doubt, after) = replaced_and_not_reported();
     assert_eq!(cluster.call(SECOND, key(1), doubt), done(true));
     assert_eq!(cluster.located(SECOND, key(1)), Some(after));
     assert_eq!(cluster.call(FIRST, key(1), sealed_instead(after, 0)), done(true));
