@@ -96,6 +96,8 @@ impl Directory {
             None => self.wait(key, asker, Step::Confirm(proposal, inquiry)),
             Some(Verdict::Held) => self.exists(key, asker, proposal.put_id, version),
             Some(Verdict::Failed(failure)) => self.reply(asker.token, Err(failure)),
+            // Nobody waits any more: the partner would not be told that the object is gone.
+            Some(Verdict::NotHeld) if asker.token.is_none() => {}
             Some(Verdict::NotHeld) => {
                 proposal.epoch_min = proposal.epoch_min.max(version.epoch.0 + 1);
                 proposal.gone = Some(version);
@@ -169,6 +171,10 @@ impl Directory {
             epoch: Epoch(proposal.epoch_min.max(self.tombstones.epoch(key))),
             put_id: proposal.put_id,
         };
+        if version.epoch > Epoch(1) && self.entries.sealed(key).is_none() {
+            // The partner may take it for sealed when it is lost here already: what comes after must not be below it.
+            self.tombstones.raise(self.now, key, asker.homes, version.epoch.0, []);
+        }
         let pending = Pending {
             object: Object {
                 homes: asker.homes,

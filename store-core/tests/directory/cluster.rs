@@ -123,6 +123,10 @@ pub(crate) struct Cluster {
     pub(crate) holders: Vec<FakeHolder>,
     pub(crate) under_way: Vec<Message>,
     askers: BTreeMap<(usize, RequestToken), Asker>,
+    /// Removals that a home has not answered, or not even heard of, by their keys.
+    removals: BTreeMap<(usize, RequestToken), KeyHash>,
+    /// The objects of which a home is told by the other one, until it answers.
+    mirrored: BTreeMap<(usize, RequestToken), Vec<(KeyHash, Version)>>,
     last_token: u64,
     /// Answers to the test's requests that it has not taken yet.
     pub(crate) answers: BTreeMap<RequestToken, KeyResult<HomeAnswer>>,
@@ -132,7 +136,8 @@ pub(crate) struct Cluster {
     told: BTreeMap<(usize, QuestionToken), (Time, KeyHash)>,
     /// Keys of which a home was not heard to know in time.
     pub(crate) untold: HashSet<KeyHash>,
-    /// Objects whose holder said that it does not have them sealed, or did not answer for them in time.
+    /// Objects whose holder said that it does not have them sealed, or did not answer for them in time, or of which the
+    /// partner knew better.
     pub(crate) doubted: HashSet<(KeyHash, Version)>,
 }
 
@@ -151,6 +156,8 @@ impl Cluster {
             holders: vec![holder; holders],
             under_way: Vec::new(),
             askers: BTreeMap::new(),
+            removals: BTreeMap::new(),
+            mirrored: BTreeMap::new(),
             last_token: 0,
             answers: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -164,6 +171,16 @@ impl Cluster {
         self.last_token += 1;
         let token = RequestToken(self.last_token);
         self.askers.insert((home, token), asker);
+        let key = event.key_hash;
+        match &event.kind {
+            HomeEventKind::Remove { .. } => drop(self.removals.insert((home, token), key)),
+            HomeEventKind::Mirror(told) => {
+                let objects = told.pending.iter().chain(&told.sealed);
+                let objects = objects.map(|object| (key, object.version)).collect();
+                self.mirrored.insert((home, token), objects);
+            }
+            _ => {}
+        }
         let deadline = self.now.after_ms(self.deadline_ms);
         let event = Event::Request { token, deadline, event };
         self.under_way.push(Message::ToHome(home, event));
@@ -205,6 +222,7 @@ impl Cluster {
         let Message::ToHome(home, Event::Request { token, .. }) = message else {
             return;
         };
+        self.removals.remove(&(home, token));
         if let Some(Asker::Home(question)) = self.askers.remove(&(home, token)) {
             self.under_way
                 .push(Message::ToHome(1 - home, Event::Unreachable { question }));
@@ -231,6 +249,11 @@ impl Cluster {
     /// Whether a request of the test can't be answered, since it went to a home that does not answer.
     pub(crate) fn is_lost(&self, token: RequestToken) -> bool {
         !self.home_answers[FIRST] && !self.askers.contains_key(&(SECOND, token))
+    }
+
+    /// Whether a home may yet begin to remove what the key has: a message may come long after its sender has given it up.
+    pub(crate) fn may_remove(&self, key: KeyHash) -> bool {
+        self.removals.values().any(|removed| *removed == key)
     }
 
     fn ask(&mut self, holder: usize, ask: &HolderQuestion) -> Option<HolderAnswer> {
@@ -269,6 +292,13 @@ impl Cluster {
             self.directories[home].check_invariants();
         }
         for action in actions {
+            if let Action::Reply { token, answer } = &action {
+                self.removals.remove(&(home, *token));
+                let told = self.mirrored.remove(&(home, *token)).into_iter().flatten();
+                if !matches!(answer, Ok(HomeAnswer::Done { .. })) {
+                    self.doubted.extend(told);
+                }
+            }
             match action {
                 Action::Reply { token, answer } => match self.askers.remove(&(home, token)) {
                     Some(Asker::Test) => {

@@ -258,7 +258,7 @@ impl Run {
             .late_removals
             .get(&key)
             .is_some_and(|until| *until >= self.cluster.now);
-        is_late || self.removals.values().any(|removed| *removed == key)
+        is_late || self.cluster.may_remove(key) || self.removals.values().any(|removed| *removed == key)
     }
 
     fn check_alone(&self, key: KeyHash, version: Version) {

@@ -361,3 +361,47 @@ fn a_seal_of_another_try_of_the_put_learns_that_it_is_stored_elsewhere() {
     }
     assert_eq!(cluster.call(FIRST, key(1), sealed(stored, 1)), done(false));
 }
+
+#[test]
+fn a_put_that_was_given_up_while_a_holder_was_asked_leaves_the_homes_in_agreement() {
+    let mut cluster = Cluster::new(2);
+    let stored = cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[0].sealed.clear();
+    cluster.deadline_ms = DIRECTORY_QUESTION_MS / 2;
+    let put = cluster.send(FIRST, key(1), propose(2, 1, 1));
+    cluster.deliver(0);
+    cluster.pass(cluster.deadline_ms);
+    assert!(cluster.answers.remove(&put).expect("its time is over").is_err());
+    cluster.settle();
+    let found = [FIRST, SECOND].map(|home| cluster.located(home, key(1)));
+    assert_eq!(found, [Some(stored); 2], "readers will find out that it is gone");
+}
+
+#[test]
+fn what_is_stored_stays_though_the_partner_takes_for_sealed_late_what_was_lost_before() {
+    let mut cluster = Cluster::new(3);
+    cluster.store(FIRST, key(1), 1, 0);
+    cluster.holders[0].sealed.clear();
+    let lost = version(2, 2);
+    assert_eq!(cluster.call(FIRST, key(1), propose(2, 1, 1)), Ok(accepted(lost, false)));
+    // The second home stands still, and is given up, with the word that this one is sealed on its way.
+    let seal = cluster.send(FIRST, key(1), sealed(lost, 1));
+    cluster.deliver(0);
+    cluster.home_answers[SECOND] = false;
+    cluster.leave_or_give_up(0, true);
+    let late = cluster.under_way.remove(0);
+    cluster.restart(1);
+    cluster.hear(FIRST, holder_id(1));
+    cluster.settle();
+    assert!(cluster.answers.remove(&seal).expect("decided alone").is_err());
+    let stored = cluster.store(FIRST, key(1), 3, 2);
+    cluster.home_answers[SECOND] = true;
+    cluster.under_way.push(late);
+    cluster.settle();
+    for home in [FIRST, SECOND] {
+        cluster.meet(home);
+        cluster.settle();
+    }
+    let found = [FIRST, SECOND].map(|home| cluster.located(home, key(1)));
+    assert_eq!(found, [Some(stored); 2]);
+}
