@@ -525,6 +525,10 @@ impl HolderDriver {
                 self.core.lock().remove(clock::now(), key_hash, version);
                 HolderAnswer::Dropped
             }
+            HolderQuestionKind::Refuse => {
+                self.core.lock().refuse(key_hash, version);
+                HolderAnswer::Dropped
+            }
             HolderQuestionKind::Stay => HolderAnswer::Stays {
                 generation: self.core.lock().stays(key_hash, version),
             },

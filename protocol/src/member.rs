@@ -515,10 +515,12 @@ pub struct HolderQuestion {
 pub enum HolderQuestionKind {
     /// Do you still have it?
     Confirm,
-    /// Drop it.
+    /// Drop it. As far as the home knows its put is stored.
     Drop,
     /// From any member: do you have it, in a segment that does not drain?
     Stay,
+    /// Drop it: it was never the key's, and its put has ended otherwise.
+    Refuse,
 }
 
 /// What a holder answers.
@@ -529,7 +531,7 @@ pub enum HolderAnswer {
         /// Whether it is there, sealed.
         held: bool,
     },
-    /// To [`HolderQuestionKind::Drop`]: it is not there any more.
+    /// To [`HolderQuestionKind::Drop`] and [`HolderQuestionKind::Refuse`]: it is not there any more.
     Dropped,
     /// To [`HolderQuestionKind::Stay`]. The holder does not let it go later because the asker has it.
     Stays {

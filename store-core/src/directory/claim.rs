@@ -358,7 +358,7 @@ impl Directory {
         let ask = HolderQuestion {
             key_hash: key,
             version: owed.version,
-            kind: HolderQuestionKind::Drop,
+            kind: self.drop_kind(key, owed.version),
         };
         self.actions.push(Action::AskHolder {
             question,

@@ -6,10 +6,10 @@ use super::{Directory, is_gone, wrong_answer};
 use crate::limits::OWED_DROPS_MAX;
 use crate::planted::{Bug, is_planted};
 use tenon_protocol::error::{ErrorCode, ServiceError};
-use tenon_protocol::ids::{Epoch, KeyHash};
+use tenon_protocol::ids::{Epoch, KeyHash, Version};
 use tenon_protocol::limits::EPOCH_MAX;
 use tenon_protocol::member::{HolderAnswer, HolderQuestionKind, HomeAnswer, Homes, OwedDrop};
-use tenon_protocol::message::KeyResult;
+use tenon_protocol::message::{KeyResult, PutOutcome};
 
 impl Directory {
     /// Removes the key's object, if it is one that is meant: from here on there is none, whatever its holders say. A
@@ -75,11 +75,20 @@ impl Directory {
             return self.reply(asker.token, Ok(HomeAnswer::Done { changed }));
         }
         let ask = |owed: OwedDrop| {
-            let question = self.ask_holder(key, owed.replica.holder, owed.version, HolderQuestionKind::Drop);
+            let kind = self.drop_kind(key, owed.version);
+            let question = self.ask_holder(key, owed.replica.holder, owed.version, kind);
             (question, owed)
         };
         let open = owed.into_iter().map(ask).collect();
         self.wait(key, asker, Step::Drop(Drops { open, failure: None }));
+    }
+
+    /// How a holder is asked to drop an object: only of one whose put has not ended otherwise it may say that it is stored.
+    pub(super) fn drop_kind(&mut self, key: KeyHash, version: Version) -> HolderQuestionKind {
+        match self.outcomes.get(self.now, version.put_id, key) {
+            Some(known) if known.outcome != PutOutcome::Stored => HolderQuestionKind::Refuse,
+            _ => HolderQuestionKind::Drop,
+        }
     }
 
     /// A holder has answered, or not, whether it has dropped what was removed.

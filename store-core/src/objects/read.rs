@@ -111,6 +111,12 @@ impl<T: SegmentTable> Holder<T> {
         self.drop_object(key_hash, version)
     }
 
+    /// A home has exactly this object dropped, which was sealed too late to be the key's: its put has ended otherwise, and
+    /// who repeats it is told by the homes how. False if it is not here.
+    pub fn refuse(&mut self, key_hash: KeyHash, version: Version) -> bool {
+        self.drop_object(key_hash, version)
+    }
+
     /// A home knows of a sealed object, so its put is stored, whatever becomes of the report of the seal: who repeats
     /// the put is told so, also once the object is gone.
     fn home_knows(&mut self, now: Time, region: RegionId) {

@@ -86,6 +86,8 @@ pub(crate) struct FakeHolder {
     pub(crate) incarnation: u64,
     pub(crate) answers: bool,
     pub(crate) sealed: BTreeMap<KeyHash, Version>,
+    /// What it was told to drop because it never was the key's.
+    pub(crate) refused: Vec<Version>,
 }
 
 /// Whose request a token is.
@@ -147,6 +149,7 @@ impl Cluster {
             incarnation: 1,
             answers: true,
             sealed: BTreeMap::new(),
+            refused: Vec::new(),
         };
         Self {
             now: Time::ZERO,
@@ -269,9 +272,11 @@ impl Cluster {
         }
         node.answers.then(|| match kind {
             HolderQuestionKind::Confirm => HolderAnswer::Confirmed { held },
-            HolderQuestionKind::Drop => {
+            HolderQuestionKind::Drop | HolderQuestionKind::Refuse => {
                 if held {
                     node.sealed.remove(&key_hash);
+                    node.refused
+                        .extend((kind == HolderQuestionKind::Refuse).then_some(version));
                 }
                 HolderAnswer::Dropped
             }
@@ -374,6 +379,7 @@ impl Cluster {
             incarnation,
             answers,
             sealed,
+            ..
         } = &self.holders[holder];
         let keys = sealed.iter().map(|(&key_hash, &version)| PageKey {
             key_hash,

@@ -326,6 +326,26 @@ fn homes_and_holder_agree_on_a_put_whose_object_comes_to_light_when_it_is_beaten
 }
 
 #[test]
+fn a_holder_that_seals_after_its_put_has_ended_otherwise_is_not_told_that_it_is_stored() {
+    let mut cluster = Cluster::new(3);
+    assert!(cluster.call(FIRST, key(1), propose(1, 0, 1)).is_ok());
+    // Its holder stands still, the homes take another, and another try of the put learns so.
+    assert_eq!(cluster.call(FIRST, key(1), withdrawn(1, 0)), done(true));
+    let present = cluster.store(FIRST, key(1), 2, 1);
+    assert_eq!(cluster.call(FIRST, key(1), propose(1, 2, 1)), exists(present, false));
+    assert_eq!(cluster.call(FIRST, key(1), remove()), done(true));
+    cluster.holders[0].sealed.insert(key(1), version(1, 1));
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), publish(version(1, 1), 0)), done(true));
+    }
+    assert_eq!(cluster.holders[0].refused, [version(1, 1)]);
+    assert!(cluster.holders[0].sealed.is_empty());
+    for home in [FIRST, SECOND] {
+        assert_eq!(cluster.call(home, key(1), propose(1, 2, 1)), exists(present, false));
+    }
+}
+
+#[test]
 fn a_late_withdrawal_of_one_try_does_not_take_away_another_at_the_same_holder() {
     let mut cluster = Cluster::new(1);
     let again = HomeEventKind::Propose {

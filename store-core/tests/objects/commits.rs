@@ -323,6 +323,22 @@ fn a_put_whose_report_comes_to_nothing_is_stored_if_a_home_has_had_its_object_dr
 }
 
 #[test]
+fn an_object_that_was_sealed_after_its_put_had_ended_otherwise_is_dropped_and_its_put_asked_for_anew() {
+    let (mut holder, _) = holder(&[(1 << 20, 4)]);
+    fill(&mut holder, at(0), reserve_spec(1, "k", 100));
+    let unreported = {
+        let verified = verified(&mut holder, 1, "k", 100);
+        holder.seal(verified, ACCEPTED, 0)
+    };
+    holder.keep_unanswered(unreported);
+    assert!(holder.refuse(hash("k"), version(1)));
+    assert_empty(&holder);
+    fill(&mut holder, at(0), reserve_spec(1, "k", 100));
+    let again = holder.begin_commit(at(0), commit_spec(1, "k", 100)).unwrap();
+    assert!(matches!(again, CommitStep::Verify(_)), "the homes say how it ended");
+}
+
+#[test]
 fn an_object_that_the_homes_refuse_after_one_has_asked_for_it_is_dropped_and_its_put_forgotten() {
     let (mut holder, _) = holder(&[(1 << 20, 4)]);
     fill(&mut holder, at(0), reserve_spec(1, "k", 100));

@@ -174,6 +174,12 @@ impl Sim {
                     }
                     HolderAnswer::Dropped
                 }
+                HolderQuestionKind::Refuse => {
+                    if holder.refuse(key_hash, version) {
+                        world.model.dropped(me, key, |dropped| dropped == version, at);
+                    }
+                    HolderAnswer::Dropped
+                }
                 HolderQuestionKind::Stay => HolderAnswer::Stays {
                     generation: holder.stays(key_hash, version),
                 },

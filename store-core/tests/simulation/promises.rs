@@ -107,7 +107,7 @@ fn hit(
     }
 }
 
-/// Whether the put of an object, of which this may be a copy that came later, was done by a time, and the object was not evicted. If it
+/// Whether the put of an object, of which this may be a copy that came later, was done before a time, and the object was not evicted. If it
 /// was, a removal finds none; and whoever repeats the put with several replicas then puts it there again, as a copy.
 pub(crate) fn was_there_at(world: &World, object: &Object, at: u64) -> bool {
     let mut objects = world.model.objects.iter();
@@ -115,7 +115,7 @@ pub(crate) fn was_there_at(world: &World, object: &Object, at: u64) -> bool {
         let is_same = (one.key, one.version) == (object.key, object.version);
         let is_itself = (one.holder, one.generation) == (object.holder, object.generation);
         let was_there = is_itself || one.is_moved || one.evicted_at.is_none_or(|gone| gone > at);
-        is_same && was_there && one.reported_at.is_some_and(|reported| reported <= at)
+        is_same && was_there && one.reported_at.is_some_and(|reported| reported < at)
     })
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn sealed(world: &mut World, object: &Object) {
     let mut broken = None;
     for (removal, ended) in done {
         let earlier = world.model.objects.iter().filter(|earlier| {
-            let was_done = earlier.reported_at.is_some_and(|at| at <= removal.began);
+            let was_done = earlier.reported_at.is_some_and(|at| at < removal.began);
             // What was evicted by then is not removed, and does not come back either.
             let is_there = earlier.evicted_at.is_none_or(|at| at > ended);
             let is_earlier = earlier.key == object.key && earlier.version.epoch >= object.version.epoch;
