@@ -52,7 +52,7 @@ const LATENCY_BYTES: u64 = 4 << 10;
 const LATENCY: &str = "latency";
 const LATENCY_ROUNDS: usize = 5;
 const MACHINE_MIB: u32 = 1536;
-const TIMEOUT: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
 /// Measures transfers over RDMA; the last line is `RESULT` and a JSON object.
 #[derive(Debug, Parser)]
@@ -255,6 +255,7 @@ impl Bench {
         self.objects.verify("get").await?;
         // The first round warms up and does not count.
         for round in 0..=size.rounds {
+            eprintln!("{}: round {round} of {}", size.name, size.rounds);
             for turn in 0..series.len() {
                 let series = &mut series[(round + turn) % self.subjects.len()];
                 let (mb_per_s, cpu_s_per_gb) = self
@@ -282,6 +283,7 @@ impl Bench {
         };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..=self.effort.latency_rounds {
+            eprintln!("latency: round {round} of {}", self.effort.latency_rounds);
             let own = self
                 .engine
                 .read_latencies(LATENCY_BYTES, self.effort.latencies)
@@ -458,9 +460,10 @@ fn outside() -> Result<()> {
         .and_then(|name| name.to_str())
         .context("the name of this executable")?;
     let given: Vec<String> = std::env::args().skip(1).chain(["--inside".to_owned()]).collect();
-    let job = Job::program(name, given.iter().map(String::as_str)).timeout(TIMEOUT);
+    let job = Job::program(name, given.iter().map(String::as_str))
+        .timeout(TIMEOUT)
+        .heard();
     let output = RdmaPlace::start(&options)?.run(&job)?;
-    eprint!("{}", output.stderr);
     print!("{}", output.stdout);
     if output.status != 0 {
         bail!("the measurement ended with status {}", output.status);

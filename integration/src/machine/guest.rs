@@ -127,6 +127,7 @@ impl Machine {
         let job_with_devices = job.clone().env_first(DEVICES_VARIABLE, &machine_device_list());
         let script = job_with_devices.text();
         assert!(script.len() <= SCRIPT_BYTES_MAX, "a script of {} bytes", script.len());
+        self.stderr.hear(job.is_heard());
         let sent = self.control.write_all(format!("{}\n{script}", script.len()).as_bytes());
         sent.map_err(MachineError::io("send a script to", "the machine"))?;
         let silence = match self.answer(Instant::now() + job.bound()) {

@@ -15,6 +15,7 @@ pub struct Job {
     environment: Vec<(String, String)>,
     locked_memory_kib: Option<u64>,
     timeout: Duration,
+    is_heard: bool,
 }
 
 impl Job {
@@ -25,6 +26,7 @@ impl Job {
             environment: Vec::new(),
             locked_memory_kib: None,
             timeout: TIMEOUT,
+            is_heard: false,
         }
     }
 
@@ -59,6 +61,13 @@ impl Job {
         self
     }
 
+    /// What it writes to its standard error is kept, and written to this process's own as it comes: how far long work is.
+    #[must_use]
+    pub fn heard(mut self) -> Self {
+        self.is_heard = true;
+        self
+    }
+
     /// With a variable that a variable of the job's own under the same name replaces.
     pub(super) fn env_first(mut self, name: &str, value: &str) -> Self {
         self.environment.insert(0, (name.to_owned(), value.to_owned()));
@@ -68,6 +77,11 @@ impl Job {
     /// How long it may take.
     pub(super) fn bound(&self) -> Duration {
         self.timeout
+    }
+
+    /// See [`Self::heard`].
+    pub(super) fn is_heard(&self) -> bool {
+        self.is_heard
     }
 
     /// What it says it runs, for messages.

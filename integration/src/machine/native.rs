@@ -56,6 +56,7 @@ impl Native {
         let ((stdout, their_stdout), (stderr, their_stderr)) = (pair()?, pair()?);
         let stream = |socket| Stream::new(socket).map_err(MachineError::io("read from", job.name()));
         let (mut stdout, mut stderr) = (stream(stdout)?, stream(stderr)?);
+        stderr.hear(job.is_heard());
         let path = std::env::var("PATH").unwrap_or_default();
         let mut child = Command::new("sh")
             .args(["-c", &job.text()])

@@ -1,7 +1,7 @@
 //! What came out of a job: collected without threads, and bounded.
 
 use std::fmt;
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
@@ -61,6 +61,7 @@ pub(super) struct Stream {
     socket: UnixStream,
     captured: Captured,
     open: bool,
+    is_heard: bool,
 }
 
 impl Stream {
@@ -70,7 +71,13 @@ impl Stream {
             socket,
             captured: Captured::default(),
             open: true,
+            is_heard: false,
         })
+    }
+
+    /// From now on what arrives is written to this process's standard error too, or is not any more.
+    pub(super) fn hear(&mut self, is_heard: bool) {
+        self.is_heard = is_heard;
     }
 
     /// Takes what has arrived, without waiting.
@@ -79,7 +86,13 @@ impl Stream {
         while self.open {
             match self.socket.read(&mut buffer) {
                 Ok(0) => self.open = false,
-                Ok(len) => self.captured.push(&buffer[..len]),
+                Ok(len) => {
+                    self.captured.push(&buffer[..len]);
+                    if self.is_heard {
+                        // Whoever does not listen misses it.
+                        let _ = std::io::stderr().write_all(&buffer[..len]);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => self.open = false,
@@ -103,7 +116,6 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     #[test]
     fn the_end_of_a_stream_is_kept_and_the_rest_counted() {

@@ -297,25 +297,8 @@ impl Cluster {
             self.directories[home].check_invariants();
         }
         for action in actions {
-            if let Action::Reply { token, answer } = &action {
-                self.removals.remove(&(home, *token));
-                let told = self.mirrored.remove(&(home, *token)).into_iter().flatten();
-                if !matches!(answer, Ok(HomeAnswer::Done { .. })) {
-                    self.doubted.extend(told);
-                }
-            }
             match action {
-                Action::Reply { token, answer } => match self.askers.remove(&(home, token)) {
-                    Some(Asker::Test) => {
-                        self.answers.insert(token, answer);
-                    }
-                    Some(Asker::Home(question)) => {
-                        let event = Event::PartnerAnswered { question, answer };
-                        self.under_way.push(Message::ToHome(1 - home, event));
-                    }
-                    Some(Asker::Nobody) => {}
-                    None => panic!("{token:?} is answered twice"),
-                },
+                Action::Reply { token, answer } => self.reply(home, token, answer),
                 Action::AskPartner {
                     question,
                     to,
@@ -355,6 +338,26 @@ impl Cluster {
                     });
                 }
             }
+        }
+    }
+
+    /// A home answers whoever has asked it.
+    fn reply(&mut self, home: usize, token: RequestToken, answer: KeyResult<HomeAnswer>) {
+        self.removals.remove(&(home, token));
+        let told = self.mirrored.remove(&(home, token)).into_iter().flatten();
+        if !matches!(answer, Ok(HomeAnswer::Done { .. })) {
+            self.doubted.extend(told);
+        }
+        match self.askers.remove(&(home, token)) {
+            Some(Asker::Test) => {
+                self.answers.insert(token, answer);
+            }
+            Some(Asker::Home(question)) => {
+                let event = Event::PartnerAnswered { question, answer };
+                self.under_way.push(Message::ToHome(1 - home, event));
+            }
+            Some(Asker::Nobody) => {}
+            None => panic!("{token:?} is answered twice"),
         }
     }
 
