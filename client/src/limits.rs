@@ -36,6 +36,8 @@ pub const PUT_SUBMIT_BYTES_MAX: u64 = 2 << 20;
 pub const PUT_SUBMITS_IN_FLIGHT_MAX: usize = 8;
 /// Payload bytes of one submission of a get.
 pub const GET_SUBMIT_BYTES_MAX: u64 = 8 << 20;
+/// Pieces of one transfer, where nobody stamps or checks each: as many as one submission has room for.
+pub const TRANSFER_PIECES_MAX: usize = 8;
 /// Submissions of one get under way at once to one holder.
 pub const GET_SUBMITS_IN_FLIGHT_MAX: usize = 8;
 /// Transfers in one submission.
@@ -84,6 +86,7 @@ pub const MARKS_TIMEOUT_MS: u64 = 1_000;
 // A submission of whole pieces holds at least one, and stays within what a connection takes.
 const _: () =
     assert!(PUT_SUBMIT_BYTES_MAX >= PIECE_BYTES && GET_SUBMIT_BYTES_MAX >= GROUP_PIECES_MAX as u64 * PIECE_BYTES);
+const _: () = assert!(TRANSFER_PIECES_MAX as u64 * PIECE_BYTES == GET_SUBMIT_BYTES_MAX);
 // An object that is read in one group fits in one submission together with its three table entries.
 const _: () = assert!(GROUP_PIECES_MAX + 3 < SUBMIT_TRANSFERS_MAX && SUBMIT_TRANSFERS_MAX <= MAX_BATCH_TRANSFERS);
 // The answer to a full frame fits in a message even if every key of it gets the longest error.

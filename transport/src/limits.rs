@@ -100,7 +100,7 @@ const _: () = assert!(
 );
 /// Completions taken from a device in one go: more would keep the queue's lock from posters and other reapers for long.
 pub const COMPLETIONS_PER_POLL: usize = 32;
-/// Requests of a queue pair's send queue unless told otherwise: with slices of 1 MiB far beyond what fills any link, and
+/// Requests of a queue pair's send queue unless told otherwise: with those of some MiB far beyond what fills any link, and
 /// small enough for many hundred queue pairs.
 pub const VERBS_SEND_REQUESTS: u32 = 128;
 /// Parts of one request unless told otherwise, clamped to the device: a send queue's memory grows with it.
@@ -137,7 +137,10 @@ pub const VERBS_LISTEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Calls of one peer that an owner works on at once. Their deadlines do not end those that must end in order, so the calls
 /// that the link counts are not all.
 pub const VERBS_ANSWERS_MAX: usize = MAX_LINK_CALLS;
-/// Longest read of one request: what a queue pair that fails must repeat at most.
+/// Longest read of one request. Reads are cut so where one path alone leads to the peer, since each request has a cost of its own at both
+/// ends. The regions of memory that is registered in parts reach so far into the next part.
+pub const VERBS_READ_BYTES_MAX: u64 = 4 << 20;
+/// Reads are cut so where several paths share them; and writes, each slice of which is pulled or pushed, and verified, in one piece.
 pub const VERBS_SLICE_BYTES: u64 = 1 << 20;
 /// Parts of local memory of one read: what every device takes.
 pub const VERBS_READ_PARTS_MAX: usize = 4;
@@ -197,6 +200,10 @@ const _: () = assert!(
 const _: () = assert!(
     2 * VERBS_LISTEN_PAUSE.as_millis() < VERBS_FORGET_TIMEOUT.as_millis(),
     "a peer that had a pause hears in time what it is to forget"
+);
+const _: () = assert!(
+    VERBS_SLICE_BYTES <= VERBS_READ_BYTES_MAX && VERBS_SMALL_BYTES <= VERBS_READ_BYTES_MAX,
+    "whatever is one request lies in the region that it begins in"
 );
 const _: () = assert!(
     VERBS_FLUSH_TIMEOUT.as_millis() < VERBS_PULL_GRACE.as_millis(),

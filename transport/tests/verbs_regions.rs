@@ -19,15 +19,17 @@ use tenon_transport::verbs::engine::{PushPolicy, RailsOptions};
 use tenon_transport::{Export, Memory, Op, Rights, Scope, Transfer, Unguarded};
 
 /// No whole page, and much less than what one request moves.
-const REGION_BYTES: u64 = 100_003;
-const LEN: usize = (4 << 20) + 17;
+const REGION_BYTES: u64 = 400_003;
+/// Several times what one request moves, so that regions end inside.
+const LEN: usize = (12 << 20) + 17;
 /// Where exports begin, in the middle of a part.
 const SKIPPED: u64 = 250_001;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_to_and_from_memory_in_many_parts_are_those_of_one() {
-    for push in [PushPolicy::Off, PushPolicy::Trusted] {
-        let (Some(ours), Some(theirs)) = (devices_of(false, 2), devices_of(true, 2)) else {
+    // Over one path requests are longer.
+    for (push, rails) in [(PushPolicy::Off, 2), (PushPolicy::Trusted, 2), (PushPolicy::Off, 1)] {
+        let (Some(ours), Some(theirs)) = (devices_of(false, rails), devices_of(true, rails)) else {
             return;
         };
         let small = |options| RailsOptions {

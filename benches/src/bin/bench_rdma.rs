@@ -6,6 +6,7 @@
 //!
 //! * `perftest_read`, and `perftest_read_events`, in which both ends sleep until a completion tells of itself: `ib_read_bw`, from and to
 //!   one buffer, as it has it; `perftest_read_best` is the one with the higher median. `perftest_write`: `ib_write_bw`, which knows no events.
+//!   Whichever takes more than a minute for a run is left out, as polling may where it shares a processor with whom it waits for.
 //! * `engine_read`, `engine_write`: batches of transfers to another process, two under way. Writes are pulled by it, and it computes
 //!   their checksums, as that is how the engine writes.
 //! * `store_get`: objects from a `tenond` on the owner's device, located by another on ours, checked by generation alone;
@@ -33,7 +34,7 @@ use clap::Parser;
 use tenon_benches::cluster::{Cluster, Segment, Site};
 use tenon_benches::rdma::End;
 use tenon_benches::rdma::engine::{self, Engine};
-use tenon_benches::rdma::perftest::{ITERATIONS_MIN, Program, Run};
+use tenon_benches::rdma::perftest::{ITERATIONS_MIN, Program, RUN_TIMEOUT, Run};
 use tenon_benches::rdma::sizes::Size;
 use tenon_benches::report::{Report, Samples};
 use tenon_benches::transfer::buffers::Buffers;
@@ -197,8 +198,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs one subject once; returns 10^6 bytes per second, and seconds of processors per 10^9 bytes.
-    async fn run(&self, subject: Subject, size: Size, round: usize) -> Result<(f64, f64)> {
+    /// Runs one subject once; returns 10^6 bytes per second, and seconds of processors per 10^9 bytes. `None` if perftest takes too long.
+    async fn run(&self, subject: Subject, size: Size, round: usize) -> Result<Option<(f64, f64)>> {
         let put_prefix = format!("put/{round}");
         let cpu_before = used_by_host()?;
         let start = Instant::now();
@@ -212,7 +213,10 @@ impl Bench {
                     iterations: size.perftest_transfers(),
                     depth: size.depth,
                 };
-                measured = Some(run.measure(&self.ends)?);
+                match run.measure(&self.ends).await? {
+                    None => return Ok(None),
+                    found => measured = found,
+                }
             }
             Subject::Engine(op) => self.engine.run(op, size).await?,
             Subject::StoreGet(check) => self.objects.clone().checked_by(check).get("get").await?,
@@ -225,13 +229,13 @@ impl Bench {
             self.objects.remove(&put_prefix).await?;
         }
         let gb = size.round_bytes as f64 / 1e9;
-        Ok(match measured {
+        Ok(Some(match measured {
             Some(mb_per_s) => {
                 let gb = (size.perftest_transfers() * size.len_bytes) as f64 / 1e9;
                 (mb_per_s, (cpu_s - self.idle_cpu_s).max(0.0) / gb)
             }
             None => (gb * 1e3 / elapsed.as_secs_f64(), cpu_s / gb),
-        })
+        }))
     }
 
     /// The sizes of which anything is measured.
@@ -243,7 +247,7 @@ impl Bench {
     }
 
     /// Measures all subjects in turns.
-    async fn measure(&self, size: Size) -> Result<Vec<Series>> {
+    async fn measure(&self, report: &mut Report, size: Size) -> Result<Vec<Series>> {
         let series = self.subjects.iter().map(|&(name, subject)| Series {
             name,
             subject,
@@ -252,20 +256,33 @@ impl Bench {
         });
         let mut series: Vec<_> = series.collect();
         self.objects.put("get").await?;
-        self.objects.verify("get").await?;
+        for check in [Check::Generation, Check::Checksums] {
+            self.objects.clone().checked_by(check).verify("get").await?;
+        }
         // The first round warms up and does not count.
         for round in 0..=size.rounds {
             eprintln!("{}: round {round} of {}", size.name, size.rounds);
-            for turn in 0..series.len() {
-                let series = &mut series[(round + turn) % self.subjects.len()];
-                let (mb_per_s, cpu_s_per_gb) = self
+            let (turns, mut late) = (series.len(), Vec::new());
+            for turn in 0..turns {
+                let series = &mut series[(round + turn) % turns];
+                let figures = self
                     .run(series.subject, size, round)
                     .await
                     .with_context(|| format!("{} in round {round}", series.name))?;
-                if round > 0 {
-                    series.mb_per_s.push(mb_per_s);
-                    series.cpu_s_per_gb.push(cpu_s_per_gb);
+                match figures {
+                    None => late.push(series.name),
+                    Some((mb_per_s, cpu_s_per_gb)) if round > 0 => {
+                        series.mb_per_s.push(mb_per_s);
+                        series.cpu_s_per_gb.push(cpu_s_per_gb);
+                    }
+                    Some(_) => {}
                 }
+            }
+            for name in late {
+                let case = format!("{name}/{}", size.name);
+                println!("{case:32} left out: a run takes more than {} s", RUN_TIMEOUT.as_secs());
+                report.push(&case, "left_out_after_s", RUN_TIMEOUT.as_secs_f64(), "s");
+                series.retain(|one| one.name != name);
             }
         }
         self.objects.remove("get").await?;
@@ -289,7 +306,7 @@ impl Bench {
                 .read_latencies(LATENCY_BYTES, self.effort.latencies)
                 .await?
                 .median();
-            let other = run.measure(&self.ends)?;
+            let other = run.measure(&self.ends).await?.context("ib_read_lat does not end")?;
             if round > 0 {
                 ours.push(own);
                 theirs.push(other);
@@ -395,7 +412,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         )
     };
     let mut bench = Bench {
-        idle_cpu_s: idle_cpu_s(&ends)?,
+        idle_cpu_s: idle_cpu_s(&ends).await?,
         engine: Engine::start(&rails, buffers.clone()).await?,
         objects: objects(&client, effort.sizes[0])?,
         objects_over_tcp: objects(&tcp_client, effort.sizes[0])?,
@@ -411,7 +428,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     for size in bench.sizes() {
         (bench.objects, bench.objects_over_tcp) = (objects(&client, size)?, objects(&tcp_client, size)?);
         let series = bench
-            .measure(size)
+            .measure(&mut report, size)
             .await
             .with_context(|| format!("transfers of {}", size.name))?;
         print(&mut report, size.name, &series);
@@ -434,7 +451,7 @@ fn holding(sizes: &[Size]) -> Result<Segment> {
 }
 
 /// What starting perftest costs, in seconds of processors: most of a run of few bytes.
-fn idle_cpu_s(ends: &[End; 2]) -> Result<f64> {
+async fn idle_cpu_s(ends: &[End; 2]) -> Result<f64> {
     let run = Run {
         program: Program::ReadBandwidth,
         with_events: true,
@@ -443,7 +460,7 @@ fn idle_cpu_s(ends: &[End; 2]) -> Result<f64> {
         depth: 1,
     };
     let before = used_by_host()?;
-    run.measure(ends)?;
+    run.measure(ends).await?.context("ib_read_bw does not end")?;
     Ok(used_by_host()?.saturating_sub(before).as_secs_f64())
 }
 

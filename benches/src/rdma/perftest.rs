@@ -5,11 +5,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use tokio::time::timeout;
 
 use crate::rdma::End;
 
 /// The fewest transfers of a run.
 pub const ITERATIONS_MIN: u64 = 5;
+
+/// How long a run may take.
+pub const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TRIES_MAX: u32 = 5;
 const PORT_MIN: u16 = 18_600;
@@ -66,23 +70,27 @@ pub struct Run {
 
 impl Run {
     /// Runs it between two ends; returns what it says: 10^6 bytes per second, or the median in microseconds. Where the processor is busy with
-    /// other work it may fail to find out how fast its clock ticks, and is asked again.
-    pub fn measure(&self, ends: &[End; 2]) -> Result<f64> {
+    /// other work it may fail to find out how fast its clock ticks, and is asked again. `None` if it takes longer than [`RUN_TIMEOUT`].
+    pub async fn measure(&self, ends: &[End; 2]) -> Result<Option<f64>> {
         for _ in 0..TRIES_MAX {
-            let figure = self.try_measure(ends)?;
-            if figure.is_normal() {
+            let figure = self.try_measure(ends).await?;
+            if figure.is_none_or(f64::is_normal) {
                 return Ok(figure);
             }
         }
         bail!("{} gave no finite figure in {TRIES_MAX} runs", self.program.name());
     }
 
-    fn try_measure(&self, [ours, theirs]: &[End; 2]) -> Result<f64> {
+    async fn try_measure(&self, [ours, theirs]: &[End; 2]) -> Result<Option<f64>> {
         let port = PORT_MIN + rand::random_range(0..1000);
         let server = self.command(theirs, port, None).spawn();
         let mut server = Server(server.context("cannot start perftest's server")?);
         server.wait_listening(port)?;
-        let output = self.command(ours, port, Some(theirs.address)).output()?;
+        let mut client = tokio::process::Command::from(self.command(ours, port, Some(theirs.address)));
+        let Ok(output) = timeout(RUN_TIMEOUT, client.kill_on_drop(true).output()).await else {
+            return Ok(None);
+        };
+        let output = output.context("cannot run perftest's client")?;
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(
@@ -92,10 +100,10 @@ impl Run {
         );
         let figure = figure(&said, self.program.columns(), self.len_bytes)
             .with_context(|| format!("{} gave no figure:\n{said}{errors}", self.program.name()))?;
-        Ok(match self.program {
+        Ok(Some(match self.program {
             Program::ReadBandwidth | Program::WriteBandwidth => figure * MIB / 1e6,
             Program::ReadLatency => figure,
-        })
+        }))
     }
 
     fn command(&self, end: &End, port: u16, server: Option<Ipv4Addr>) -> Command {

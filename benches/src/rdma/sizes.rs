@@ -24,12 +24,12 @@ pub struct Size {
 
 impl Size {
     /// From small to large. Objects of 16 MiB are moved in slices, of which more are under way than these. Where rates are held against a
-    /// limit and a round is short, the ratios of single rounds spread by a third to both sides: their median needs more rounds.
+    /// limit the ratios of single rounds spread by a third to both sides, most where a round is short: their median needs more rounds.
     pub const ALL: [Self; 4] = [
         Self::new("4KiB", 4 << 10, 128, 4 << 20, 5),
         Self::new("64KiB", 64 << 10, 64, 16 << 20, 5),
         Self::new("1MiB", 1 << 20, 16, 32 << 20, 25),
-        Self::new("16MiB", 16 << 20, 4, 128 << 20, 5),
+        Self::new("16MiB", 16 << 20, 4, 128 << 20, 11),
     ];
 
     const fn new(name: &'static str, len_bytes: u64, depth: u64, round_bytes: u64, rounds: usize) -> Self {

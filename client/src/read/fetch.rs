@@ -2,14 +2,18 @@
 
 use crate::get::Check;
 use crate::holders::HolderAccess;
-use crate::limits::{GET_SUBMIT_BYTES_MAX, GET_SUBMITS_IN_FLIGHT_MAX, GROUP_PIECES_MAX, SUBMIT_TRANSFERS_MAX};
+use crate::limits::{
+    GET_SUBMIT_BYTES_MAX, GET_SUBMITS_IN_FLIGHT_MAX, GROUP_PIECES_MAX, SUBMIT_TRANSFERS_MAX, TRANSFER_PIECES_MAX,
+};
 use crate::read::Trouble;
 use crate::read::plan::{PieceRead, part};
 use crate::read::verify::TableBytes;
 use futures_util::{StreamExt, stream};
+use std::ops::Range;
 use std::sync::Arc;
 use tenon_protocol::checksum::piece_count;
 use tenon_protocol::ids::SegmentId;
+use tenon_protocol::limits::PIECE_BYTES;
 use tenon_protocol::message::{AttachedSegment, Replica};
 use tenon_protocol::name::ObjectName;
 use tenon_protocol::table::{DESCRIPTOR_BYTES, KeyRow, TableLayout};
@@ -65,11 +69,11 @@ pub(crate) async fn fetch(
 }
 
 /// Which transfer of which fetch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Tag {
     fetch: usize,
-    /// The place of a piece in its fetch; `None` for a table entry.
-    piece: Option<usize>,
+    /// The places of its pieces in the fetch; none for a table entry.
+    pieces: Range<usize>,
 }
 
 /// One call of [`Connection::submit`](tenon_transport::Connection::submit) in the making.
@@ -107,7 +111,8 @@ impl Cutter {
 }
 
 /// The submissions of the first round (`with_pieces`) or the second. An owner that guards reads gives each piece its exact stamp, so all goes in
-/// the first round; of a small object under one hold. Otherwise the table entries follow when all payload has landed.
+/// the first round; of a small object under one hold. Otherwise the table entries follow when all payload has landed, and pieces that
+/// nobody checks one by one are long transfers, which the engine cuts as it likes.
 fn submits(access: &HolderAccess, fetches: &[Fetch<'_>], tallies: &[Tally], with_pieces: bool) -> Vec<Submit> {
     let guarded = access.connection.guards_reads();
     let mut cutter = Cutter::default();
@@ -115,18 +120,21 @@ fn submits(access: &HolderAccess, fetches: &[Fetch<'_>], tallies: &[Tally], with
         let Some(segment) = tally.segment else { continue };
         let group = u32::try_from(at + 1).unwrap_or(0);
         let one_group = guarded && fetch.pieces.len() <= GROUP_PIECES_MAX;
-        let pieces = fetch.pieces.iter().enumerate().map(|(n, piece)| {
-            let tag = Tag {
-                fetch: at,
-                piece: Some(n),
-            };
-            (
-                tag,
-                piece_transfer(&segment, fetch, piece, if one_group { group } else { 0 }),
-            )
+        let transfer_pieces = match fetch.check {
+            Check::Generation if !guarded => TRANSFER_PIECES_MAX,
+            _ => 1,
+        };
+        let pieces = (0..fetch.pieces.len()).step_by(transfer_pieces).map(|start| {
+            let pieces = start..fetch.pieces.len().min(start + transfer_pieces);
+            let group = if one_group { group } else { 0 };
+            let transfer = piece_transfer(&segment, fetch, &fetch.pieces[pieces.clone()], group);
+            (Tag { fetch: at, pieces }, transfer)
         });
         let table = tally.table.transfers(&segment, fetch, group).map(|transfer| {
-            let tag = Tag { fetch: at, piece: None };
+            let tag = Tag {
+                fetch: at,
+                pieces: 0..0,
+            };
             (tag, transfer)
         });
         match (guarded, with_pieces) {
@@ -144,12 +152,20 @@ fn submits(access: &HolderAccess, fetches: &[Fetch<'_>], tallies: &[Tally], with
     cutter.submits
 }
 
-fn piece_transfer(segment: &AttachedSegment, fetch: &Fetch<'_>, piece: &PieceRead, group: u32) -> Transfer {
+/// Reads pieces that follow each other in their object.
+fn piece_transfer(segment: &AttachedSegment, fetch: &Fetch<'_>, pieces: &[PieceRead], group: u32) -> Transfer {
+    let mut local: Vec<Slice> = Vec::new();
+    for PieceRead { into, .. } in pieces {
+        match local.last_mut().and_then(|last| Some((last.joined(into)?, last))) {
+            Some((joined, last)) => *last = joined,
+            None => local.push(into.clone()),
+        }
+    }
     Transfer {
         op: Op::Read,
         key: RemoteKey(segment.data_key),
-        remote_offset_bytes: fetch.replica.offset_bytes + piece.piece * tenon_protocol::limits::PIECE_BYTES,
-        local: vec![piece.into.clone()],
+        remote_offset_bytes: fetch.replica.offset_bytes + pieces[0].piece * PIECE_BYTES,
+        local,
         group,
     }
 }
@@ -171,7 +187,7 @@ async fn run(
     while let Some((tags, results)) = under_way.next().await {
         assert_eq!(tags.len(), results.len(), "an engine gives one result per transfer");
         for (tag, result) in tags.into_iter().zip(results) {
-            tallies[tag.fetch].take(&fetches[tag.fetch], tag.piece, result, guarded);
+            tallies[tag.fetch].take(&fetches[tag.fetch], tag.pieces, result, guarded);
         }
     }
 }
@@ -196,23 +212,23 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, fetch: &Fetch<'_>, piece: Option<usize>, result: TransferResult, guarded: bool) {
+    fn take(&mut self, fetch: &Fetch<'_>, pieces: Range<usize>, result: TransferResult, guarded: bool) {
         match result {
-            Ok(done) => {
-                if let Some(n) = piece {
-                    self.take_piece(n, fetch, done, guarded);
-                }
-            }
+            Ok(done) => self.take_pieces(pieces, fetch, done, guarded),
             Err(error) => self.fail(trouble_of(error)),
         }
     }
 
-    fn take_piece(&mut self, n: usize, fetch: &Fetch<'_>, done: Done, guarded: bool) {
-        if guarded && done.stamp != Some(fetch.replica.generation.0) {
+    fn take_pieces(&mut self, pieces: Range<usize>, fetch: &Fetch<'_>, done: Done, guarded: bool) {
+        if guarded && !pieces.is_empty() && done.stamp != Some(fetch.replica.generation.0) {
             self.fail(Trouble::Gone);
         }
-        let compute = || (fetch.check == Check::Checksums).then(|| fetch.pieces[n].into.crc64());
-        self.piece_sums[n] = done.crc64.or_else(compute);
+        // The engine's checksum is that of the whole transfer.
+        let of_engine = done.crc64.filter(|_| pieces.len() == 1);
+        for n in pieces {
+            let compute = || (fetch.check == Check::Checksums).then(|| fetch.pieces[n].into.crc64());
+            self.piece_sums[n] = of_engine.or_else(compute);
+        }
     }
 
     /// Keeps what says most: that the object is gone outweighs that the way to it broke.

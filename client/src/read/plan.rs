@@ -46,7 +46,7 @@ struct CopyOut {
 /// How one object of known length is read.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The pieces, in order.
+    /// The pieces, in order and without gaps.
     pub(crate) pieces: Vec<PieceRead>,
     /// The destination.
     pub(crate) data: Option<Slice>,

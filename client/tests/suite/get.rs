@@ -3,7 +3,7 @@
 use crate::support::*;
 use std::time::Duration;
 use tenon_client::limits::MARKS_EVERY_MS;
-use tenon_client::{ClientError, GetItem, GetOutcome};
+use tenon_client::{Check, ClientError, GetItem, GetOutcome};
 use tenon_protocol::checksum::Checksums;
 use tenon_protocol::error::ErrorCode;
 use tenon_protocol::limits::PIECE_BYTES;
@@ -145,6 +145,29 @@ async fn ranges_get_exactly_their_bytes_and_whole_pieces_are_verified() {
             assert!(is_hit(&outcome), "{start}..{end}: {outcome:?}");
             assert!(into.to_vec() == bytes[start..end], "{start}..{end}");
         }
+    }
+}
+
+/// A range that begins and ends inside pieces, so that its first and last land in other memory than the rest.
+#[tokio::test]
+async fn pieces_that_nobody_checks_one_by_one_are_read_together() {
+    for (script, transfers) in [(Script::guarded(), 21), (Script::one_sided(), 3)] {
+        let bytes = payload(20 * MIB + 5, 3);
+        let agent = agent_with("k", &bytes);
+        agent.wrap(script.wrap());
+        let range = MIB / 2..20 * MIB + 2;
+        let into = blank(range.len());
+        let item = GetItem::part("k", range.start as u64..range.end as u64, into.clone());
+        let items = vec![item.checked_by(Check::Generation)];
+        let outcomes = agent.client().get_batch(&namespace(), items, soon()).await;
+        assert!(is_hit(&outcomes[0]), "{outcomes:?}");
+        assert!(into.to_vec() == bytes[range]);
+        let entries = 3;
+        assert_eq!(
+            script.transfers(),
+            transfers + entries,
+            "payload, sums, row and descriptor"
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use crate::limits::MAX_BATCH_TRANSFERS;
 use crate::memory::{Memory, Slice};
 
 /// Lengths around every boundary that an engine may have.
-const LENGTHS: [usize; 9] = [
+const LENGTHS: [usize; 11] = [
     1,
     63,
     4_096,
@@ -23,6 +23,8 @@ const LENGTHS: [usize; 9] = [
     1 << 20,
     (1 << 20) + 1,
     (3 << 20) + 17,
+    4 << 20,
+    (5 << 20) + 1,
 ];
 
 /// A scatter list over one new memory with gaps between the pieces.
@@ -46,7 +48,7 @@ fn scattered(len: usize) -> (Arc<Memory>, Vec<Slice>) {
 
 /// Reads of every length, from the middle of an export into scatter lists.
 pub async fn reads_land_in_scattered_memory_and_nowhere_else(fixture: &impl Fixture) {
-    let bytes = pattern(4 << 20, 1);
+    let bytes = pattern(6 << 20, 1);
     let (_owner, key) = export(fixture, bytes.clone(), Rights::Read);
     let connection = fixture.connect(SESSION).await;
     for len in LENGTHS {
@@ -94,7 +96,7 @@ pub async fn writes_reach_the_owner_before_they_complete(fixture: &impl Fixture)
     let connection = fixture.connect(SESSION).await;
     for len in LENGTHS {
         let ledger = Arc::new(Ledger::default());
-        let (owner, key) = export_guarded(fixture, vec![0; 4 << 20], Rights::Write, ledger.clone());
+        let (owner, key) = export_guarded(fixture, vec![0; 6 << 20], Rights::Write, ledger.clone());
         let bytes = pattern(len, len as u64);
         let (_memory, slices) = scattered(len);
         let mut filled = 0;

@@ -73,6 +73,16 @@ impl Slice {
         })
     }
 
+    /// This slice and the one that begins where it ends, in the same memory; `None` if `next` does not.
+    #[must_use]
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let is_next = Arc::ptr_eq(&self.memory, &next.memory) && self.range().end == next.offset_bytes;
+        is_next.then(|| Self {
+            len_bytes: self.len_bytes + next.len_bytes,
+            ..self.clone()
+        })
+    }
+
     /// Copies `bytes` to `offset_bytes`, counted from the slice's start.
     ///
     /// # Errors

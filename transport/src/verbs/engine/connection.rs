@@ -11,7 +11,7 @@ use super::message::{Ask, Tell};
 use super::offer::another_question;
 use super::path::{Load, Path, Paths};
 use super::places::{Place, Places};
-use super::plan::{Cut, cuts};
+use super::plan::{Cut, cuts, read_bytes};
 use super::rails::Rails;
 use super::supervisor::{forget, listen, supervise};
 use crate::engine::{Connection, Done, Op, Submission, Transfer, TransferError, TransferResult, faults};
@@ -265,10 +265,11 @@ impl Shared {
             if open.is_empty() {
                 break;
             }
+            let slice_bytes = read_bytes(self.paths.up().len());
             let (mut readings, mut pieces) = (Vec::new(), Vec::new());
             for at in open {
                 let transfer = &batch[indices[at]];
-                match self.cut(transfer, deadline).await {
+                match self.cut(transfer, slice_bytes, deadline).await {
                     Ok(mut cut) => {
                         let start = pieces.len();
                         pieces.append(&mut cut);
@@ -306,7 +307,7 @@ impl Shared {
     }
 
     /// The pieces of a read.
-    async fn cut(&self, transfer: &Transfer, deadline: Instant) -> Result<Vec<Piece>, TransferError> {
+    async fn cut(&self, transfer: &Transfer, slice_bytes: u64, deadline: Instant) -> Result<Vec<Piece>, TransferError> {
         let len_bytes = transfer.len_bytes();
         let late = |_| TransferError::Deadline {
             moved_bytes: 0,
@@ -333,7 +334,7 @@ impl Shared {
             group: transfer.group.into(),
             place: Some(Arc::clone(&place)),
         };
-        Ok(cuts(&transfer.local).into_iter().map(piece).collect())
+        Ok(cuts(&transfer.local, slice_bytes).into_iter().map(piece).collect())
     }
 
     /// Lets the peer read memory, on each of these paths: what its owner has registered for peers to read as it is, other

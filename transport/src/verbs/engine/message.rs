@@ -72,7 +72,7 @@ pub(super) struct Source {
     pub(super) from: Vec<(u8, Remote)>,
 }
 
-/// How an export is named on a path: from the beginning of each of its parts on, up to a slice beyond its end, under a key of its own.
+/// How an export is named on a path: from the beginning of each of its parts on, up to the longest read beyond its end, under a key of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) path: u8,

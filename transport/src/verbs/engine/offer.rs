@@ -13,7 +13,7 @@ use super::plan::{Cut, cuts};
 use crate::checksum;
 use crate::engine::{Done, Transfer, TransferError, TransferResult};
 use crate::ids::RemoteKey;
-use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_PULL_GRACE, VERBS_PULLS_MAX};
+use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_PULL_GRACE, VERBS_PULLS_MAX, VERBS_SLICE_BYTES};
 use crate::verbs::{MemoryRegion, VerbsError};
 
 /// A range of one transfer that the owner is to read in one go.
@@ -56,7 +56,7 @@ impl Shared {
         let mut items = Vec::new();
         for (transfer, index) in indices.iter().enumerate() {
             let wanted = &batch[*index];
-            items.extend(cuts(&wanted.local).into_iter().map(|cut| Item {
+            items.extend(cuts(&wanted.local, VERBS_SLICE_BYTES).into_iter().map(|cut| Item {
                 transfer,
                 key: wanted.key,
                 offset_bytes: wanted.remote_offset_bytes.saturating_add(cut.offset_bytes),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::limits::{VERBS_READ_PARTS_MAX, VERBS_SLICE_BYTES};
+use crate::limits::{VERBS_READ_BYTES_MAX, VERBS_READ_PARTS_MAX, VERBS_SLICE_BYTES};
 use crate::memory::Slice;
 
 /// A contiguous part of a transfer's remote range, and the local memory that it stands against.
@@ -14,18 +14,27 @@ pub(super) struct Cut {
     pub(super) local: Vec<Slice>,
 }
 
-/// Cuts a scatter list at multiples of [`VERBS_SLICE_BYTES`], and where a request would have too many parts.
-pub(super) fn cuts(local: &[Slice]) -> Vec<Cut> {
+/// How long the slices of reads are: several paths share them evenly if they are short, one path has less to do if they are long.
+pub(super) fn read_bytes(paths: usize) -> u64 {
+    if paths > 1 {
+        VERBS_SLICE_BYTES
+    } else {
+        VERBS_READ_BYTES_MAX
+    }
+}
+
+/// Cuts a scatter list at multiples of `slice_bytes`, and where a request would have too many parts.
+pub(super) fn cuts(local: &[Slice], slice_bytes: u64) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = Vec::new();
     let mut at = 0;
     for slice in local {
         let mut done = 0;
         while done < slice.len_bytes() {
-            let room = VERBS_SLICE_BYTES - at % VERBS_SLICE_BYTES;
+            let room = slice_bytes - at % slice_bytes;
             let len_bytes = room.min(slice.len_bytes() - done);
             let part = sub(slice, done..done + len_bytes);
             match cuts.last_mut() {
-                Some(last) if at % VERBS_SLICE_BYTES != 0 && last.local.len() < VERBS_READ_PARTS_MAX => {
+                Some(last) if at % slice_bytes != 0 && last.local.len() < VERBS_READ_PARTS_MAX => {
                     last.local.push(part);
                     last.len_bytes += len_bytes;
                 }
@@ -76,7 +85,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cuts_follow_each_other_and_are_the_list(lens in proptest::collection::vec(1..3 * VERBS_SLICE_BYTES, 1..12)) {
+        fn cuts_follow_each_other_and_are_the_list(
+            lens in proptest::collection::vec(1..2 * VERBS_READ_BYTES_MAX, 1..12),
+            paths in 0..4_usize,
+        ) {
+            let slice_bytes = read_bytes(paths);
             let memory = Arc::new(Memory::anonymous(lens.iter().sum()).unwrap());
             let mut start = 0;
             let local: Vec<Slice> = lens.iter().map(|len| {
@@ -85,11 +98,11 @@ mod tests {
                 slice
             }).collect();
             let mut at = 0;
-            for cut in cuts(&local) {
+            for cut in cuts(&local, slice_bytes) {
                 prop_assert_eq!(cut.offset_bytes, at);
                 prop_assert!(cut.len_bytes > 0 && cut.local.len() <= VERBS_READ_PARTS_MAX);
                 prop_assert_eq!(cut.len_bytes, cut.local.iter().map(Slice::len_bytes).sum::<u64>());
-                prop_assert_eq!(at / VERBS_SLICE_BYTES, (at + cut.len_bytes - 1) / VERBS_SLICE_BYTES);
+                prop_assert_eq!(at / slice_bytes, (at + cut.len_bytes - 1) / slice_bytes);
                 let same: Vec<_> = window(&local, at, cut.len_bytes).iter().map(Slice::range).collect();
                 prop_assert_eq!(same, cut.local.iter().map(Slice::range).collect::<Vec<_>>());
                 at += cut.len_bytes;

@@ -16,7 +16,7 @@ use super::offer::{another_question, judge, late};
 use super::path::{Load, Path, Paths, WriteRequest};
 use super::plan::{Cut, cuts};
 use crate::engine::{Transfer, TransferError, TransferResult};
-use crate::limits::{VERBS_GRANT_CALLS_MAX, VERBS_PULLS_MAX};
+use crate::limits::{VERBS_GRANT_CALLS_MAX, VERBS_PULLS_MAX, VERBS_SLICE_BYTES};
 use crate::verbs::{Local, Status, VerbsError};
 
 /// A part of one transfer that gets a window of its own.
@@ -67,7 +67,7 @@ impl Shared {
         for (at, index) in indices.iter().enumerate() {
             let transfer = &batch[*index];
             if transfer.group == 0 {
-                let cuts = cuts(&transfer.local).into_iter();
+                let cuts = cuts(&transfer.local, VERBS_SLICE_BYTES).into_iter();
                 items.extend(cuts.map_while(|cut| item(&held, at, transfer, cut)));
             }
         }

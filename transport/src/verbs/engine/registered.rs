@@ -1,6 +1,6 @@
 //! Memory that is registered with a device as a whole: in parts, which are registered beside each other and whose progress is seen.
 //!
-//! The region of each part reaches [`VERBS_SLICE_BYTES`] into the next one. What one request moves is no longer than that, so it lies in the region of the
+//! The region of each part reaches [`VERBS_READ_BYTES_MAX`] into the next one. What one request moves is no longer than that, so it lies in the region of the
 //! part that it begins in, and nothing is ever cut where one part ends.
 
 use std::ops::{Range, RangeInclusive};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::message::Named;
 use super::plan::sub;
 use super::rail::Rail;
-use crate::limits::{VERBS_REGIONS_MAX, VERBS_REGISTER_THREADS_MAX, VERBS_SLICE_BYTES};
+use crate::limits::{VERBS_READ_BYTES_MAX, VERBS_REGIONS_MAX, VERBS_REGISTER_THREADS_MAX};
 use crate::memory::{Memory, Slice};
 use crate::verbs::{Access, MemoryRegion, VerbsError};
 
@@ -86,7 +86,7 @@ pub(super) fn register(
     let whole = memory.whole();
     let jobs = starts.iter().zip(&left).flat_map(|(start, left)| {
         let end = len_bytes.min(start + part_bytes);
-        let part = sub(&whole, *start..len_bytes.min(end + VERBS_SLICE_BYTES));
+        let part = sub(&whole, *start..len_bytes.min(end + VERBS_READ_BYTES_MAX));
         (0..rails.len()).map(move |rail| Job {
             rail,
             part: part.clone(),
@@ -163,14 +163,14 @@ mod tests {
     use crate::verbs::RegionKey;
 
     proptest! {
-        /// The model: part `n` has key `n` and one region, from its first byte on up to a slice beyond its last.
+        /// The model: part `n` has key `n` and one region, from its first byte on up to the longest read beyond its last.
         #[test]
         fn what_one_request_moves_lies_in_the_region_that_it_is_named_by(
-            part_bytes in 1..3 * VERBS_SLICE_BYTES,
-            start in 0..9 * VERBS_SLICE_BYTES,
-            len in 1..9 * VERBS_SLICE_BYTES,
+            part_bytes in 1..3 * VERBS_READ_BYTES_MAX,
+            start in 0..9 * VERBS_READ_BYTES_MAX,
+            len in 1..9 * VERBS_READ_BYTES_MAX,
             at in any::<prop::sample::Index>(),
-            moved in 1..=VERBS_SLICE_BYTES,
+            moved in 1..=VERBS_READ_BYTES_MAX,
         ) {
             let numbers = parts(start..start + len, part_bytes).unwrap();
             let named = Named {
@@ -185,7 +185,7 @@ mod tests {
             let found = named.at(offset).unwrap();
             prop_assert_eq!(found.address, (1 << 40) + offset);
             let part = u64::from(found.key.0);
-            let region = part * part_bytes..(part + 1) * part_bytes + VERBS_SLICE_BYTES;
+            let region = part * part_bytes..(part + 1) * part_bytes + VERBS_READ_BYTES_MAX;
             let range = start + offset..start + offset + moved;
             prop_assert!(region.start <= range.start && range.end <= region.end);
         }

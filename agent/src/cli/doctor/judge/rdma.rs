@@ -6,7 +6,7 @@ use super::super::facts::{
 };
 use super::{bytes, count, push};
 use crate::cli::doctor::finding::{Finding, Section, Verdict};
-use tenon_transport::limits::{VERBS_REGION_BYTES, VERBS_SLICE_BYTES};
+use tenon_transport::limits::{VERBS_READ_BYTES_MAX, VERBS_REGION_BYTES};
 use tenon_transport::verbs::{GidKind, LinkLayer};
 
 const LIBRARY: (Section, &str) = (Section::Rdma, "rdma.library");
@@ -145,7 +145,7 @@ fn place(details: &DeviceDetails, rdma: &Rdma) -> String {
 fn region_size(device: &str, details: &DeviceDetails, configuration: &Configuration) -> Option<Finding> {
     let max_bytes = details.max_region_bytes;
     // Each part is registered with the beginning of the next one.
-    let part_bytes = VERBS_REGION_BYTES + VERBS_SLICE_BYTES;
+    let part_bytes = VERBS_REGION_BYTES + VERBS_READ_BYTES_MAX;
     let longest_bytes = configuration.longest_bytes()?.min(part_bytes);
     if longest_bytes <= max_bytes {
         return None;

@@ -132,7 +132,7 @@ fn segments_that_a_device_cannot_register_are_told() {
     let mut facts = samples::good_host();
     let longest = facts.configuration.longest_bytes().unwrap();
     // More than one part of what is registered.
-    let longest = longest.min(VERBS_REGION_BYTES + VERBS_SLICE_BYTES);
+    let longest = longest.min(VERBS_REGION_BYTES + VERBS_READ_BYTES_MAX);
     for (max_region_bytes, is_enough) in [(longest, true), (longest - 1, false)] {
         if let Known::Yes(device) = &mut facts.rdma.devices[0].details {
             device.max_region_bytes = max_region_bytes;
