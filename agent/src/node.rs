@@ -441,6 +441,7 @@ impl Node {
         Heartbeat {
             incarnation: self.incarnation(),
             version: crate::VERSION.to_owned(),
+            is_draining: self.is_draining(),
             space: self.holder.space(),
             untold_keys: self.homes.untold_keys(member),
             hint: self.fit_hint(),

@@ -334,6 +334,7 @@ impl Peer {
             endpoint: self.endpoint.to_string(),
             state: *self.state.borrow(),
             is_self: false,
+            is_draining: heard.as_ref().is_some_and(|heard| heard.is_draining),
             version: heard.as_ref().map(|heard| heard.version.clone()),
             space: heard.map(|heard| heard.space),
         }

@@ -305,10 +305,21 @@ async fn all_that_begins_with_a_prefix_is_removed_and_nothing_else() {
         .collect();
     assert_eq!(left, ["a", "ab", "b/1"]);
     // Neither is a forgotten prefix the whole namespace, nor do keys and a prefix go together.
-    for arguments in [&["rm"][..], &["rm", "--prefix", "a", "b/1"]] {
+    for arguments in [
+        &["rm"][..],
+        &["rm", "--prefix", ""],
+        &["rm", "--prefix", "a", "b/1"],
+        &["rm", "--all", "b/1"],
+        &["rm", "--all", "--prefix", "a"],
+    ] {
         assert_code(&cluster[0].tenon(arguments), USAGE);
     }
-    let whole = cluster[0].tenon(&["rm", "--prefix", ""]);
+    let unset = cluster[0].tenon(&["rm", "--prefix", ""]);
+    assert!(
+        String::from_utf8_lossy(&unset.stderr).contains("say --all"),
+        "{unset:?}"
+    );
+    let whole = cluster[0].tenon(&["rm", "--all"]);
     assert_eq!(String::from_utf8_lossy(&whole.stdout), "removed 3 objects\n");
     assert_empty(&cluster);
 }

@@ -147,6 +147,17 @@ async fn of_ten_thousand_objects_of_a_drained_segment_none_is_lost() {
     assert_accounts(&cluster);
 }
 
+/// Whether a node says of another one that it drains.
+fn is_seen_to_leave(observer: &Http, leaving: NodeId) -> Result<(), Value> {
+    let nodes = observer.get("/v1/nodes").expect(200).json();
+    let leaving = json!(leaving.to_string());
+    let entries = nodes["nodes"].as_array().expect("nodes");
+    let seen = entries
+        .iter()
+        .any(|info| info["node"] == leaving && info["is_draining"] == true);
+    if seen { Ok(()) } else { Err(nodes) }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_ten_thousand_objects_of_a_node_that_is_asked_to_stop_none_is_lost() {
     let mut cluster = Cluster::start_with(&ClusterOptions {
@@ -160,7 +171,17 @@ async fn of_ten_thousand_objects_of_a_node_that_is_asked_to_stop_none_is_lost() 
     });
     enlarge(&cluster);
     put_all(&cluster[1].client().await, cluster[0].id()).await;
-    let status = cluster[0].stop_within(2 * MOVED_WITHIN);
+    let (leaving, other) = (cluster[0].id(), cluster[2].http());
+    let status = std::thread::scope(|scope| {
+        let seen = scope.spawn(|| {
+            wait::until(MOVED_WITHIN, "others see that it leaves", || {
+                is_seen_to_leave(&other, leaving)
+            })
+        });
+        let status = cluster[0].stop_within(2 * MOVED_WITHIN);
+        seen.join().expect("it was seen");
+        status
+    });
     assert_eq!(status.code(), Some(0), "{}", cluster[0].log_tail());
     let log = cluster[0].log_tail();
     assert!(log.contains(&format!("moved={OBJECTS}")), "{log}");

@@ -126,6 +126,8 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// The program's version.
     pub version: String,
+    /// Whether it was asked to stop: it takes nothing new, and moves what it alone holds to others.
+    pub is_draining: bool,
     /// How full.
     pub space: SpaceAccount,
     /// Keys that the sender, as the other home, decided alone and has not told the receiver of yet.

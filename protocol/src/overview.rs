@@ -95,6 +95,8 @@ pub struct NodeInfo {
     pub state: NodeState,
     /// Whether it is the node that answers this call.
     pub is_self: bool,
+    /// Whether it was asked to stop when last heard: it takes nothing new, and moves what it alone holds to others.
+    pub is_draining: bool,
     /// Its program's version, if it was ever reached.
     pub version: Option<String>,
     /// Its space, as last heard.

@@ -205,11 +205,24 @@ pub(super) struct Ls {
 #[derive(Debug, Clone, Args)]
 pub(super) struct Rm {
     /// The objects' keys
-    #[arg(required_unless_present = "prefix", num_args = 1..=KEYS_MAX, value_name = "KEY")]
+    #[arg(required_unless_present_any = ["prefix", "all"], num_args = 1..=KEYS_MAX, value_name = "KEY")]
     pub(super) keys: Vec<String>,
-    /// All that begin with this instead; "" is the whole namespace
-    #[arg(long, value_name = "PREFIX", conflicts_with = "keys")]
+    /// All that begin with this instead
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["keys", "all"], value_parser = a_prefix)]
     pub(super) prefix: Option<String>,
+    /// All of the namespace instead
+    #[arg(long, conflicts_with = "keys")]
+    pub(super) all: bool,
+}
+
+/// An empty one is more often a script's unset variable than the wish to remove everything.
+fn a_prefix(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err(
+            "every object of the namespace begins with an empty prefix; if that is meant, say --all".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
 }
 
 #[derive(Debug, Clone, Args)]

@@ -68,6 +68,7 @@ pub(super) async fn rm(session: &Session, rm: Rm) -> Result<Report, Failure> {
     let client = session.connect().await?;
     match rm.prefix {
         Some(prefix) => rm_prefix(session, &client, &namespace, &prefix).await,
+        None if rm.all => rm_prefix(session, &client, &namespace, "").await,
         None => rm_keys(session, &client, &namespace, rm.keys).await,
     }
 }

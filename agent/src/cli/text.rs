@@ -141,6 +141,7 @@ fn node(node: &NodeInfo) -> Vec<String> {
     vec![
         node.node.to_string(),
         match node.state {
+            NodeState::Alive if node.is_draining => "draining",
             NodeState::Alive => "alive",
             NodeState::Unreachable => "unreachable",
             NodeState::Refused => "refused",
@@ -370,6 +371,7 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
                     endpoint: "127.0.0.1:7601".into(),
                     state: NodeState::Alive,
                     is_self: true,
+                    is_draining: false,
                     version: Some("0.1.0".into()),
                     space: Some(space),
                 },
@@ -379,6 +381,17 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
                     endpoint: "127.0.0.2:7601".into(),
                     state: NodeState::Unreachable,
                     is_self: false,
+                    is_draining: false,
+                    version: None,
+                    space: None,
+                },
+                NodeInfo {
+                    node: NodeId::from_bytes([3; 16]),
+                    incarnation: Some(Incarnation(2)),
+                    endpoint: "127.0.0.3:7601".into(),
+                    state: NodeState::Alive,
+                    is_self: false,
+                    is_draining: true,
                     version: None,
                     space: None,
                 },
@@ -396,16 +409,17 @@ replica      node 07070707070707070707070707070707, segment 2, offset 4096, gene
         };
         let text = nodes(&reply);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 6);
-        assert_eq!(lines[5], "alarm members_silent: 2 of 3 members");
+        assert_eq!(lines.len(), 7);
+        assert_eq!(lines[6], "alarm members_silent: 2 of 3 members");
         assert!(
             lines[1].contains("alive") && lines[1].contains("512.00 MiB") && lines[1].ends_with("(this agent)"),
             "{text}"
         );
         assert!(lines[2].contains("unreachable") && lines[2].contains(" -  "), "{text}");
-        assert_eq!(lines[3], "view: static, revision 3");
+        assert!(lines[3].contains("draining") && !lines[3].contains("alive"), "{text}");
+        assert_eq!(lines[4], "view: static, revision 3");
         assert_eq!(
-            lines[4],
+            lines[5],
             "index of this agent: learning, 1 members to announce, 12 keys"
         );
     }

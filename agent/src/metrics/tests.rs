@@ -50,6 +50,7 @@ fn node(state: NodeState, is_self: bool) -> NodeInfo {
         endpoint: "127.0.0.1:7601".into(),
         state,
         is_self,
+        is_draining: false,
         version: None,
         space: None,
     }

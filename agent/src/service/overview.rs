@@ -17,6 +17,7 @@ impl Node {
             endpoint: self.endpoint().to_owned(),
             state: NodeState::Alive,
             is_self: true,
+            is_draining: self.is_draining(),
             version: Some(crate::VERSION.to_owned()),
             space: Some(self.holder().space()),
         };

@@ -208,6 +208,7 @@ impl Sim {
         self.with(|world| Heartbeat {
             incarnation: Incarnation(world.nodes[me].life),
             version: String::new(),
+            is_draining: false,
             space: world.process(me).holder.account(),
             untold_keys: world.process(me).directory.untold_keys(member),
             hint: FitHint {
