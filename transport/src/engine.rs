@@ -20,7 +20,7 @@
 //! export is there: write again only where the owner verifies what it has, or under another key.
 //!
 //! # Back-pressure
-//! Bytes and transfers under way are bounded per connection (see [`limits`](crate::limits)). A submission beyond that
+//! Bytes and transfers under way are bounded, per connection or, over RDMA, per path (see [`limits`](crate::limits)). A submission beyond that
 //! waits inside its own deadline; nothing queues without bound.
 
 use std::collections::HashMap;

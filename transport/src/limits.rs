@@ -170,6 +170,11 @@ pub const VERBS_POOL_SLOT_BYTES: usize = 4 << 10;
 /// Such reads under way at once on one rail: gets of 128 objects have three for each. Together 2 MiB, of the 8 MiB that programs without privilege
 /// usually may lock.
 pub const VERBS_POOL_SLOTS: usize = 512;
+/// How long a transfer waits for memory that may not be locked now: what other transfers have locked is let go of as they land, within
+/// milliseconds each.
+pub const VERBS_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+pub const VERBS_LOCK_POLL: Duration = Duration::from_millis(5);
 /// Time that a device has for one request of the experiment with memory windows, which takes microseconds.
 pub const VERBS_WINDOW_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two questions for a completion of that experiment.

@@ -19,7 +19,8 @@ use tenon_transport::conformance::one_sided_conformance;
 use tenon_transport::link::NoSecret;
 use tenon_transport::verbs::engine::{OpenError, PushPolicy, RdmaConnection};
 use tenon_transport::verbs::{FailedReleases, failed_releases};
-use tenon_transport::{Guard, Hold, Memory, Op, Refused, Rights, SessionId, Transfer, TransferError};
+use tenon_transport::{Guard, Hold, Memory, Op, Refused, RemoteKey, Rights, SessionId, Slice, Transfer, TransferError};
+use tokio::time::{Instant, sleep};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_engine_passes_the_suite_of_one_sided_engines() {
@@ -62,12 +63,91 @@ async fn transfers_go_over_both_rails_and_lose_nothing_when_one_goes_down_and_co
     }
     let deadline = soon();
     while !format!("{connection:?}").contains("paths_up: 2") {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "the rail comes back: {connection:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(Instant::now() < deadline, "the rail comes back: {connection:?}");
+        sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// For what takes seconds on an emulated processor.
+const LONG: Duration = Duration::from_secs(60);
+
+/// So many transfers of an export as a whole into the same memory.
+fn many(key: RemoteKey, into: &Slice, count: usize) -> Vec<Transfer> {
+    vec![transfer(Op::Read, key, into); count]
+}
+
+fn paths_lost(hosts: &Hosts) -> u64 {
+    hosts.ours.losses().paths.load(Ordering::SeqCst)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_only_waits_for_its_turn_ends_alone_at_its_deadline() {
+    const MIB: usize = 1 << 20;
+    let Some(hosts) = Hosts::new(1).await else { return };
+    let (_owner, key) = hosts.export(pattern(MIB), Rights::Read);
+    let memory = Arc::new(Memory::from_vec(vec![0; MIB]));
+    let _registered = hosts.ours.register(&memory).unwrap();
+    let connection = hosts.open(SESSION).await.unwrap();
+    // What the path takes at once, and as many again that wait for their turn each.
+    let batches = std::iter::once(128).chain([1; 128]);
+    let others: Vec<_> = batches
+        .map(|count| {
+            let (connection, batch) = (Arc::clone(&connection), many(key, &memory.whole(), count));
+            tokio::spawn(async move { connection.submit(batch, Instant::now() + LONG).await })
+        })
+        .collect();
+    sleep(Duration::from_millis(100)).await;
+    let late = Arc::new(Memory::from_vec(vec![0; MIB])).whole();
+    let deadline = Instant::now() + Duration::from_millis(50);
+    let late = connection.submit(many(key, &late, 1), deadline).await.remove(0);
+    assert!(matches!(late, Err(TransferError::Deadline { .. })), "{late:?}");
+    assert!(
+        others.iter().any(|other| !other.is_finished()),
+        "the path is full until here"
+    );
+    for other in others {
+        assert!(other.await.unwrap().iter().all(Result::is_ok));
+    }
+    assert_eq!(paths_lost(&hosts), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_comes_to_its_end_however_often_the_deadlines_of_others_end_its_path() {
+    const MIB: usize = 1 << 20;
+    const TIMES: u64 = 6;
+    let Some(hosts) = Hosts::new(1).await else { return };
+    let bytes = pattern(120 * MIB);
+    let (_owner, key) = hosts.export(bytes.clone(), Rights::Read);
+    let memory = Arc::new(Memory::from_vec(vec![0; bytes.len()]));
+    let _registered = hosts.ours.register(&memory).unwrap();
+    let connection = hosts.open(SESSION).await.unwrap();
+    let long = tokio::spawn({
+        let (connection, batch) = (Arc::clone(&connection), many(key, &memory.whole(), 1));
+        async move { connection.submit(batch, Instant::now() + LONG).await }
+    });
+    let short = Arc::new(Memory::from_vec(vec![0; MIB]));
+    let _registered = hosts.ours.register(&short).unwrap();
+    for time in 0..TIMES {
+        until("the path is there", || paths_up(&connection) == 1).await;
+        // What is left of the long read is posted by then, and is more than lands before the deadline.
+        sleep(Duration::from_millis(10)).await;
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let ended = connection
+            .submit(many(key, &short.whole(), 1), deadline)
+            .await
+            .remove(0);
+        assert!(
+            matches!(ended, Err(TransferError::Deadline { .. })),
+            "{time}: {ended:?}"
+        );
+    }
+    assert_eq!(
+        paths_lost(&hosts),
+        TIMES,
+        "each ended the path, with what others had there"
+    );
+    assert_eq!(long.await.unwrap().remove(0).unwrap().bytes, bytes.len() as u64);
+    assert!(memory.whole().to_vec() == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,7 +165,7 @@ async fn paths_that_are_not_used_make_room_for_others_on_either_side_and_are_con
         let mut connections = Vec::new();
         for number in 0..=ROOM {
             // What was used a moment ago makes no room.
-            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            sleep(Duration::from_millis(1_100)).await;
             let session = SessionId([u8::try_from(number + 1).unwrap(); 16]);
             let connection = hosts.open(session).await.unwrap();
             read_well(&connection, read_key, 100_000).await;
@@ -97,7 +177,7 @@ async fn paths_that_are_not_used_make_room_for_others_on_either_side_and_are_con
             "{up} paths are up"
         );
         for connection in &connections {
-            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            sleep(Duration::from_millis(1_100)).await;
             let from = Arc::new(Memory::from_vec(pattern(100_000))).whole();
             let results = connection
                 .submit(vec![transfer(Op::Write, write_key, &from)], soon())
@@ -133,7 +213,7 @@ impl Guard for Gate {
         tokio::task::block_in_place(|| {
             // A test that fails opens it no more.
             let deadline = soon();
-            while !self.is_open.load(Ordering::SeqCst) && tokio::time::Instant::now() < deadline {
+            while !self.is_open.load(Ordering::SeqCst) && Instant::now() < deadline {
                 self.is_waited_for.store(true, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -164,7 +244,7 @@ async fn path_under_a_write_is_kept(push: PushPolicy) {
     let from = Arc::new(Memory::from_vec(pattern(100_000))).whole();
     let writing = tokio::spawn(connection.submit(vec![transfer(Op::Write, key, &from)], soon()));
     until("the owner begins", || gate.is_waited_for.load(Ordering::SeqCst)).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    sleep(Duration::from_millis(1_100)).await;
     let other = SessionId([2; 16]);
     let refused = hosts.open(other).await;
     assert!(matches!(refused, Err(OpenError::NoPath { .. })), "{refused:?}");
@@ -174,7 +254,7 @@ async fn path_under_a_write_is_kept(push: PushPolicy) {
     assert!(results[0].is_ok(), "{results:?}");
     assert!(sink.to_vec() == pattern(100_000));
     // It makes room when nothing goes over it any more.
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    sleep(Duration::from_millis(1_100)).await;
     hosts.open(other).await.unwrap();
 }
 
@@ -223,7 +303,7 @@ async fn path_that_ended_at_the_owner_is_replaced(push: PushPolicy) {
     for is_read_first in [false, true] {
         // The owner ends its path when it comes to read what it should have read before.
         gate.set_open(false);
-        let deadline = tokio::time::Instant::now() + Duration::from_millis(500);
+        let deadline = Instant::now() + Duration::from_millis(500);
         let late = connection.submit(write(), deadline).await;
         assert!(matches!(late[0], Err(TransferError::Deadline { .. })), "{late:?}");
         until("the owner begins", || gate.is_waited_for.load(Ordering::SeqCst)).await;
@@ -265,8 +345,8 @@ async fn a_peer_without_rails_is_told_apart_and_one_that_goes_ends_its_transfers
     drop(hosts.server);
     let deadline = soon();
     while !connection.is_closed() {
-        assert!(tokio::time::Instant::now() < deadline, "the connection notices");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(Instant::now() < deadline, "the connection notices");
+        sleep(Duration::from_millis(10)).await;
     }
     let results = connection.submit(read(), soon()).await;
     assert!(
@@ -321,7 +401,7 @@ async fn a_key_whose_memory_is_not_exported_any_more_is_unknown_and_costs_others
     let deadline = soon();
     let mut unknown = 0;
     while unknown < 3 {
-        assert!(tokio::time::Instant::now() < deadline, "it is read without end");
+        assert!(Instant::now() < deadline, "it is read without end");
         let into = [100_000, 1 << 20].map(|len| Arc::new(Memory::from_vec(vec![0; len])).whole());
         let batch = vec![
             transfer(Op::Read, gone_key, &into[0]),
@@ -351,7 +431,7 @@ async fn a_thousand_failures_leave_nothing_behind() {
         let connection = hosts.open(SESSION).await.unwrap();
         let into = Arc::new(Memory::from_vec(vec![0; 1 << 20])).whole();
         for round in 0..50 {
-            let deadline = tokio::time::Instant::now() + Duration::from_micros(100 * (round % 10));
+            let deadline = Instant::now() + Duration::from_micros(100 * (round % 10));
             let results = connection.submit(vec![transfer(Op::Read, key, &into)], deadline).await;
             failed += u64::from(results[0].is_err());
         }

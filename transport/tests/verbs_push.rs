@@ -234,7 +234,7 @@ async fn a_rogue_writes_what_it_was_granted_and_nothing_after_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_ends_with_its_deadline_its_export_and_its_link() {
+async fn a_grant_ends_with_its_deadline_its_export_its_path_and_its_link() {
     let Some(hosts) = Hosts::pushing(1, PushPolicy::Trusted).await else {
         return;
     };
@@ -258,6 +258,14 @@ async fn a_grant_ends_with_its_deadline_its_export_and_its_link() {
     victim
         .keeps_out(&writer, grant.to, "after the export was revoked")
         .await;
+
+    let victim = Victim::new(&hosts);
+    let writer = rogue(&hosts, SESSION).await;
+    let grant = victim.grant(&writer, soon()).await;
+    // The owner has another queue pair then, to which nothing of the writer's is connected.
+    assert!(writer.takes_path(0, soon()).await);
+    victim.is_let_go("the hold ends when its path is replaced").await;
+    victim.keeps_out(&writer, grant.to, "after its path was replaced").await;
 
     let victim = Victim::new(&hosts);
     for _ in 0..3 {

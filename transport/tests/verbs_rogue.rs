@@ -107,6 +107,8 @@ async fn nonsense_on_the_link_ends_nothing_and_leaves_nothing() {
         return;
     };
     let (_owner, key) = hosts.export(pattern(100_000), Rights::Read);
+    drop(hosts.open(SESSION).await.unwrap());
+    let before = hosts::settled_resources().await;
     let honest = hosts.open(SESSION).await.unwrap();
     let writer = rogue(&hosts, SessionId([2; 16])).await;
     let mut random = StdRng::seed_from_u64(7604);
@@ -127,6 +129,8 @@ async fn nonsense_on_the_link_ends_nothing_and_leaves_nothing() {
     let batch = vec![hosts::transfer(Op::Write, write_key, &from)];
     assert!(honest.submit(batch, soon()).await[0].is_ok());
     assert!(sink.to_vec() == pattern(100_000));
+    drop((honest, writer));
+    hosts::are_again(&before).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,11 +142,13 @@ async fn one_peer_takes_no_more_queue_pairs_than_its_paths_however_often_it_asks
         taken += usize::from(greedy.takes_path(number, soon()).await);
     }
     assert_eq!(taken, VERBS_PATHS_MAX);
+    let taken = hosts::settled_resources().await;
     // At once, and over and over.
     for _ in 0..4 {
         let asks = (0..32_u8).map(|number| greedy.takes_path(number % 16, soon()));
         join_all(asks).await;
     }
+    hosts::are_again(&taken).await;
     let (_owner, key) = hosts.export(pattern(100_000), Rights::Read);
     let honest = hosts.open(SESSION).await.unwrap();
     read_well(&honest, key, 100_000).await;

@@ -4,7 +4,7 @@
 //! made: bytes are copied in and out, words are atomic, sockets are handed the address. Where such copies race with a
 //! writer, the bytes are whatever they are and are judged by checksum and stamp before anyone believes them.
 //!
-//! This is the only module of the crate with `unsafe` code. What its blocks rely on:
+//! One of two places of the crate with `unsafe` code; the other is `verbs/raw.rs`. What the blocks here rely on:
 //!
 //! * A [`Memory`] owns its mapping and gives it back on drop alone; [`Slice`]s count references to it. So an address
 //!   computed inside a method with `&self` stays mapped, readable and writable for the whole call.

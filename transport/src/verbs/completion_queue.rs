@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -34,7 +34,7 @@ pub struct CompletionQueue<T> {
     /// Requests that are posted, or about to be, and were not released.
     posted: AtomicUsize,
     /// An event was asked for, and the events there are were not taken since.
-    armed: AtomicBool,
+    armed: Mutex<bool>,
     /// Notified when the reaper is to look: somebody else put completions into the inbox, or leaves the rest to it.
     woken: Notify,
 }
@@ -85,7 +85,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
                 found: Vec::new(),
             }),
             posted: AtomicUsize::new(0),
-            armed: AtomicBool::new(false),
+            armed: Mutex::new(false),
             woken: Notify::new(),
         }))
     }
@@ -126,18 +126,19 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// first ([`CompletionQueue::expect`]) and then looks whether one is, and the reaper takes the events first and then looks
     /// whether anything is posted. One of the two finds the other.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
-        if self.armed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+        // Whoever finds that an event is awaited polls at once: so the device was asked for it by then, and not just about to be.
+        let mut armed = self.armed.lock();
+        if !*armed {
+            let asked = self.raw.arm();
+            asked.map_err(|source| self.device.failed("arm a completion queue", source))?;
+            *armed = true;
         }
-        self.raw.arm().map_err(|source| {
-            self.disarmed();
-            self.device.failed("arm a completion queue", source)
-        })
+        Ok(())
     }
 
     /// All events that are there were taken.
     pub(super) fn disarmed(&self) {
-        self.armed.store(false, Ordering::SeqCst);
+        *self.armed.lock() = false;
     }
 
     /// So many requests are about to be posted.

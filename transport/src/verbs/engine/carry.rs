@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::flight::Flight;
 use super::path::{Load, Path, Paths, ReadRequest};
 use super::places::Place;
-use super::rails::Rails;
-use crate::limits::VERBS_ATTEMPTS_MAX;
+use super::rails::{Landing, Rails};
+use crate::exports::Access as Granted;
+use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_LOCK_POLL, VERBS_LOCK_TIMEOUT};
 use crate::memory::Slice;
 use crate::verbs::{Remote, Status, VerbsError};
 
@@ -26,6 +27,8 @@ pub(super) struct Piece {
     pub(super) group: u64,
     /// What is known of where it lies, if the peer may want that forgotten.
     pub(super) place: Option<Arc<Place>>,
+    /// What keeps the memory that it goes to from being used for anything else, if this process granted that to a peer.
+    pub(super) access: Option<Arc<Granted>>,
 }
 
 /// Why a piece was not read.
@@ -33,6 +36,8 @@ pub(super) struct Piece {
 pub(super) enum PieceError {
     /// The peer does not let it be read: its key is not good any more.
     Access,
+    /// None of the paths that are up is one on which its place is known.
+    Unnamed,
     /// The deadline passed first.
     Deadline,
     /// There was no path, or each that was tried failed.
@@ -45,6 +50,12 @@ impl Piece {
     fn remote(&self, path: &Path) -> Option<Remote> {
         let from = self.from.iter().find(|(number, _)| *number == path.number);
         from.map(|(_, remote)| *remote)
+    }
+
+    /// Whether it ends with another one whose key is not good any more: it has the same key, or comes after it in order.
+    fn ends_with(&self, other: &Self) -> bool {
+        let is_of = |place: &Arc<Place>| other.place.as_ref().is_some_and(|of| Arc::ptr_eq(of, place));
+        (self.group != 0 && self.group == other.group) || self.place.as_ref().is_some_and(is_of)
     }
 
     fn is_withdrawn(&self) -> bool {
@@ -96,7 +107,8 @@ impl Run<'_> {
     async fn all(&self) {
         let mut left: Vec<usize> = (0..self.pieces.len()).collect();
         let mut last = "no path was tried".to_owned();
-        for _ in 0..VERBS_ATTEMPTS_MAX {
+        let mut tries = 0;
+        while tries < VERBS_ATTEMPTS_MAX {
             if left.is_empty() {
                 return;
             }
@@ -106,6 +118,8 @@ impl Run<'_> {
             };
             let shares = self.share(&up, &left);
             let tried = join_all(shares.into_iter().map(|share| self.over(share))).await;
+            // What was flushed alone was ended for somebody else's sake: that says nothing against a further try.
+            tries += usize::from(tried.iter().any(|(_, status)| *status != Some(Status::Flushed)));
             left.clear();
             for (failed, status) in tried {
                 left.extend(failed);
@@ -136,8 +150,7 @@ impl Run<'_> {
             let named = |path: &Arc<Path>| unit.iter().all(|piece| self.pieces[*piece].remote(path).is_some());
             let candidates = (0..up.len()).filter(|&at| named(&up[at]));
             let Some(at) = candidates.min_by_key(|&at| dealt[at].0) else {
-                let error = PieceError::Lost("the peer's memory is not registered with a device in reach".to_owned());
-                self.end_all(unit, &error);
+                self.end_all(unit, &PieceError::Unnamed);
                 continue;
             };
             let unit_bytes: u64 = unit.iter().map(|piece| self.pieces[*piece].len_bytes).sum();
@@ -160,29 +173,33 @@ impl Run<'_> {
         let Share { path, pieces, _load } = share;
         let flight = Flight::new(pieces.len());
         let (mut reads, mut slots) = (Vec::with_capacity(pieces.len()), Vec::new());
+        self.flights.lock().push((Arc::clone(&path), Arc::clone(&flight)));
         for (request, piece) in pieces.iter().enumerate() {
             let wanted = &self.pieces[*piece];
-            match (wanted.remote(&path), self.rails.landing(path.rail, &wanted.into)) {
-                (Some(from), Ok(landing)) => {
+            let Some(from) = wanted.remote(&path) else {
+                flight.land(request, Status::LocalOperation);
+                continue;
+            };
+            match self.landing(&path, &wanted.into, &flight, &mut reads).await {
+                Ok(landing) => {
                     reads.push(ReadRequest {
                         request,
                         from,
                         place: wanted.place.clone(),
                         into: landing.parts,
                         slots: landing.slots.iter().map(|(slot, _)| Arc::clone(slot)).collect(),
+                        access: wanted.access.clone(),
                     });
                     slots.extend(landing.slots.into_iter().map(|(slot, into)| (request, slot, into)));
                 }
                 // The device is gone, and so is the path: another may carry it.
-                (_, Err(VerbsError::Gone { .. })) => flight.land(request, Status::Flushed),
-                (_, Err(error)) => {
+                Err(VerbsError::Gone { .. }) => flight.land(request, Status::Flushed),
+                Err(error) => {
                     self.end(*piece, Err(PieceError::Local(error.to_string())));
                     flight.land(request, Status::LocalProtection);
                 }
-                (None, Ok(_)) => flight.land(request, Status::LocalOperation),
             }
         }
-        self.flights.lock().push((Arc::clone(&path), Arc::clone(&flight)));
         path.post(&flight, reads).await;
         flight.landed().await;
         let statuses = flight.statuses();
@@ -194,7 +211,31 @@ impl Run<'_> {
         self.judge(&path, &pieces, statuses)
     }
 
+    /// Where a piece is to land. If its memory may not be locked now, what is ready is posted, and it is tried again for a while: what lands lets go of
+    /// memory.
+    async fn landing(
+        &self,
+        path: &Path,
+        into: &[Slice],
+        flight: &Arc<Flight>,
+        ready: &mut Vec<ReadRequest>,
+    ) -> Result<Landing, VerbsError> {
+        let give_up = Instant::now() + VERBS_LOCK_TIMEOUT;
+        loop {
+            match self.rails.landing(path.rail, into) {
+                Err(error) if error.may_lock_later() && Instant::now() < give_up => {
+                    path.post(flight, std::mem::take(ready)).await;
+                    sleep(VERBS_LOCK_POLL).await;
+                }
+                landing => return landing,
+            }
+        }
+    }
+
     fn judge(&self, path: &Arc<Path>, pieces: &[usize], statuses: Vec<Option<Status>>) -> (Vec<usize>, Option<Status>) {
+        let refused = pieces.iter().zip(&statuses);
+        let refused = refused.filter(|(_, status)| **status == Some(Status::RemoteAccess));
+        let refused: Vec<&Piece> = refused.map(|(piece, _)| &self.pieces[*piece]).collect();
         let (mut again, mut failure) = (Vec::new(), None);
         for (piece, status) in pieces.iter().zip(statuses) {
             match status {
@@ -206,6 +247,10 @@ impl Run<'_> {
                 Some(Status::RemoteAccess) => {
                     self.end(*piece, Err(PieceError::Access));
                     failure = Some(Status::RemoteAccess);
+                }
+                // The next path would end by it too.
+                Some(Status::Flushed) if refused.iter().any(|of| self.pieces[*piece].ends_with(of)) => {
+                    self.end(*piece, Err(PieceError::Access));
                 }
                 Some(status @ (Status::LocalProtection | Status::LocalOperation | Status::LocalLength)) => {
                     let mut results = self.results.lock();
@@ -241,7 +286,11 @@ impl Run<'_> {
     /// The deadline has passed: what is under way is ended with its paths.
     async fn cut_short(&self) {
         let flights = std::mem::take(&mut *self.flights.lock());
-        let open: Vec<_> = flights.into_iter().filter(|(_, flight)| !flight.is_landed()).collect();
+        // What only waits for its turn costs others nothing.
+        let open: Vec<_> = flights
+            .into_iter()
+            .filter(|(_, flight)| flight.is_under_way())
+            .collect();
         for (path, _) in &open {
             self.paths.lose(path);
         }
@@ -255,7 +304,7 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         // Cancelled: the device flushes on its own, and keeps the memory until it has.
         for (path, flight) in self.flights.get_mut().drain(..) {
-            if !flight.is_landed() {
+            if flight.is_under_way() {
                 self.paths.lose(&path);
             }
         }

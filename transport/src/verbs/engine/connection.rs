@@ -259,7 +259,7 @@ impl Shared {
     /// Carries out reads; one result each, in the order of `indices`.
     async fn read(&self, batch: &[Transfer], indices: &[usize], deadline: Instant) -> Vec<TransferResult> {
         let mut results: Vec<Option<TransferResult>> = vec![None; indices.len()];
-        // A key that is not good any more is asked for once more.
+        // A key that is not good any more, or lies on none of the paths that are up now, is asked for once more.
         for is_last in [false, true] {
             let open: Vec<usize> = (0..indices.len()).filter(|&at| results[at].is_none()).collect();
             if open.is_empty() {
@@ -294,7 +294,13 @@ impl Shared {
             for reading in readings {
                 let lens = pieces[reading.pieces.clone()].iter().map(|piece| piece.len_bytes);
                 let result = judge(&reading, lens, &ended[reading.pieces.clone()]);
-                if matches!(result, Err(TransferError::UnknownKey { .. })) {
+                let is_old =
+                    |piece: &Result<(), PieceError>| matches!(piece, Err(PieceError::Access | PieceError::Unnamed));
+                if ended[reading.pieces.clone()]
+                    .iter()
+                    .find(|piece| piece.is_err())
+                    .is_some_and(is_old)
+                {
                     self.places.remove(reading.key);
                     if !is_last {
                         continue;
@@ -333,6 +339,7 @@ impl Shared {
             len_bytes: cut.len_bytes,
             group: transfer.group.into(),
             place: Some(Arc::clone(&place)),
+            access: None,
         };
         Ok(cuts(&transfer.local, slice_bytes).into_iter().map(piece).collect())
     }
@@ -382,6 +389,9 @@ fn judge(
         PieceError::Deadline => TransferError::Deadline {
             moved_bytes,
             len_bytes: reading.len_bytes,
+        },
+        PieceError::Unnamed => TransferError::Disconnected {
+            reason: "the peer's memory is not registered with a device in reach".to_owned(),
         },
         PieceError::Lost(reason) => TransferError::Disconnected { reason: reason.clone() },
         PieceError::Local(reason) => TransferError::Invalid { reason: reason.clone() },

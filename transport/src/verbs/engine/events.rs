@@ -1,7 +1,7 @@
 //! What devices say unasked, and what follows from it for rails and paths; and how many paths ended otherwise than they should.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -66,15 +66,19 @@ impl EventCounts {
     }
 }
 
-/// Acts on the events of one device, whose rails are `own`, until it fails.
+/// Acts on the events of one device, whose rails are `own`, until it fails. To look at a port may take long, with the experiment
+/// with its windows some seconds: that is done on threads that may block.
 pub(super) async fn follow(mut events: AsyncEvents, rails: Weak<Rails>, own: Vec<usize>) {
+    let own: Arc<[usize]> = own.into();
     loop {
         let event = events.next().await;
         let Some(rails) = rails.upgrade() else { return };
         match event {
             Ok(event) => {
                 rails.events().count(event);
-                if !act(&rails, &own, event) {
+                let own = Arc::clone(&own);
+                let goes_on = spawn_blocking(move || act(&rails, &own, event)).await;
+                if !goes_on.unwrap_or(false) {
                     return;
                 }
             }

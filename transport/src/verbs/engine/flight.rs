@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::pool::Slot;
+use crate::exports::Access as Granted;
 use crate::verbs::Status;
 
 /// A number of requests that somebody waits for.
@@ -75,6 +76,11 @@ impl Flight {
         self.state.lock().open == 0
     }
 
+    /// Whether a device may be at work at any of them. What only waits for its turn ends without any device.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.state.lock().posted > 0
+    }
+
     /// What failed first, of those that have ended; what was flushed says less than what made the queue pair fail.
     pub(super) fn failure(&self) -> Option<Status> {
         let state = self.state.lock();
@@ -98,10 +104,12 @@ impl Flight {
 pub(super) struct Ticket {
     flight: Arc<Flight>,
     request: usize,
-    /// Given back when the request is complete.
+    /// Its places, given back when the request is complete.
     place: OwnedSemaphorePermit,
     /// Where it lands: nobody else's until then.
     slots: Vec<Arc<Slot>>,
+    /// What keeps the memory that it touches from being used for anything else.
+    access: Option<Arc<Granted>>,
 }
 
 impl Ticket {
@@ -111,6 +119,7 @@ impl Ticket {
         request: usize,
         place: OwnedSemaphorePermit,
         slots: Vec<Arc<Slot>>,
+        access: Option<Arc<Granted>>,
     ) -> Self {
         flight.begin();
         Self {
@@ -118,18 +127,21 @@ impl Ticket {
             request,
             place,
             slots,
+            access,
         }
     }
 
     /// The request has ended, and its memory was let go of.
     pub(super) fn complete(self, status: Status) {
-        drop((self.place, self.slots));
+        drop((self.place, self.slots, self.access));
         self.flight.end(self.request, status, 1);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     #[tokio::test]
@@ -142,6 +154,18 @@ mod tests {
         flight.land(0, Status::Success);
         flight.landed().await;
         assert!(flight.is_landed());
+    }
+
+    #[tokio::test]
+    async fn a_flight_is_under_way_from_when_one_of_it_is_posted_until_none_is() {
+        let (flight, queue) = (Flight::new(2), Arc::new(Semaphore::new(1)));
+        assert!(!flight.is_under_way() && !flight.is_landed());
+        let place = Arc::clone(&queue).try_acquire_owned().unwrap();
+        let ticket = Ticket::new(&flight, 0, place, Vec::new(), None);
+        assert!(flight.is_under_way());
+        ticket.complete(Status::Success);
+        assert!(!flight.is_under_way() && !flight.is_landed());
+        assert_eq!(queue.available_permits(), 1);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Shared;
 use super::message::{Ask, Pull, Source, Tell};
@@ -13,7 +13,9 @@ use super::plan::{Cut, cuts};
 use crate::checksum;
 use crate::engine::{Done, Transfer, TransferError, TransferResult};
 use crate::ids::RemoteKey;
-use crate::limits::{VERBS_ATTEMPTS_MAX, VERBS_PULL_GRACE, VERBS_PULLS_MAX, VERBS_SLICE_BYTES};
+use crate::limits::{
+    VERBS_ATTEMPTS_MAX, VERBS_LOCK_POLL, VERBS_LOCK_TIMEOUT, VERBS_PULL_GRACE, VERBS_PULLS_MAX, VERBS_SLICE_BYTES,
+};
 use crate::verbs::{MemoryRegion, VerbsError};
 
 /// A range of one transfer that the owner is to read in one go.
@@ -66,11 +68,11 @@ impl Shared {
             }));
         }
         let mut left: Vec<usize> = (0..items.len()).collect();
-        for _ in 0..VERBS_ATTEMPTS_MAX {
-            if left.is_empty() {
-                break;
-            }
-            left = self.offer_all(&mut items, &left, deadline).await;
+        let mut tries = 0;
+        while tries < VERBS_ATTEMPTS_MAX && !left.is_empty() {
+            let is_lost;
+            (left, is_lost) = self.offer_all(&mut items, &left, deadline).await;
+            tries += usize::from(is_lost);
         }
         let mut tallies: Vec<Vec<(u64, Result<u64, TransferError>)>> = vec![Vec::new(); indices.len()];
         for item in items {
@@ -83,8 +85,8 @@ impl Shared {
             .collect()
     }
 
-    /// Offers items once. Returns those that are to be offered again.
-    async fn offer_all(self: &Arc<Self>, items: &mut [Item], left: &[usize], deadline: Instant) -> Vec<usize> {
+    /// Offers items once. Returns those that are to be offered still, and whether any of them was lost on its way.
+    async fn offer_all(self: &Arc<Self>, items: &mut [Item], left: &[usize], deadline: Instant) -> (Vec<usize>, bool) {
         let failure = match timeout_at(deadline, self.paths.some_up()).await {
             Ok(Ok(_)) => None,
             Ok(Err(reason)) => Some(disconnected(&reason)),
@@ -94,12 +96,13 @@ impl Shared {
             for at in left {
                 items[*at].result = Some(Err(failure.clone()));
             }
-            return Vec::new();
+            return (Vec::new(), false);
         }
         // The owner's reads are seen by none here: the paths are in use for as long as it may read over them.
         let held = Arc::new(self.paths.hold());
         let (mut alone, mut groups) = (Vec::new(), BTreeMap::<u32, Vec<Offered>>::new());
-        for offered in self.lend_all(items, left, &held) {
+        let (lent, later) = self.lend_all(items, left, &held, deadline).await;
+        for offered in lent {
             match offered.pull.group {
                 0 => alone.push(offered),
                 group => groups.entry(group).or_default().push(offered),
@@ -124,19 +127,39 @@ impl Shared {
             }
             items[ended.item].result = Some(ended.result);
         }
+        let is_again = !again.is_empty();
+        again.extend(later);
         again.sort_unstable();
-        again
+        (again, is_again)
     }
 
-    /// Registers what is to be offered. A transfer whose memory cannot be is not offered at all.
-    fn lend_all(&self, items: &mut [Item], left: &[usize], held: &[Load]) -> Vec<Offered> {
-        let (mut offered, mut unfit) = (Vec::new(), HashMap::new());
-        for at in left {
-            match self.lend_item(*at, &items[*at], held) {
+    /// Registers what is to be offered, and says what is to be offered after that, since its memory may not be locked now. A transfer
+    /// whose memory cannot be is not offered at all.
+    async fn lend_all<'a>(
+        &self,
+        items: &mut [Item],
+        left: &'a [usize],
+        held: &[Load],
+        deadline: Instant,
+    ) -> (Vec<Offered>, &'a [usize]) {
+        let (mut offered, mut unfit, mut later) = (Vec::new(), HashMap::new(), &left[left.len()..]);
+        let give_up = deadline.min(Instant::now() + VERBS_LOCK_TIMEOUT);
+        for (done, at) in left.iter().enumerate() {
+            let mut lent = self.lend_item(*at, &items[*at], held);
+            while offered.is_empty() && must_wait(&lent) && Instant::now() < give_up {
+                sleep(VERBS_LOCK_POLL).await;
+                lent = self.lend_item(*at, &items[*at], held);
+            }
+            match lent {
                 Ok(lent) => offered.push(lent),
+                Err(error) if error.may_lock_later() && !offered.is_empty() => {
+                    later = &left[done..];
+                    break;
+                }
                 Err(error) => _ = unfit.insert(items[*at].transfer, error.to_string()),
             }
         }
+        let left = &left[..left.len() - later.len()];
         for at in left {
             if let Some(reason) = unfit.get(&items[*at].transfer) {
                 // If it was offered before, some of it may have been read: then that failure stays.
@@ -145,7 +168,7 @@ impl Shared {
             }
         }
         offered.retain(|offered| !unfit.contains_key(&items[offered.item].transfer));
-        offered
+        (offered, later)
     }
 
     fn lend_item(&self, at: usize, item: &Item, held: &[Load]) -> Result<Offered, VerbsError> {
@@ -226,6 +249,10 @@ impl Shared {
             Err(_) => failed(late()),
         }
     }
+}
+
+fn must_wait(lent: &Result<Offered, VerbsError>) -> bool {
+    lent.as_ref().is_err_and(VerbsError::may_lock_later)
 }
 
 fn disconnected(reason: &str) -> TransferError {

@@ -1,5 +1,6 @@
 //! Connected queue pairs to one peer.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::yield_now;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{Instant, timeout};
 
 use super::events::Losses;
@@ -15,10 +16,12 @@ use super::flight::{Flight, Ticket};
 use super::places::Place;
 use super::pool::Slot;
 use super::reaping::{Unwatched, deliver_complete};
-use crate::limits::VERBS_FLUSH_TIMEOUT;
-#[cfg(feature = "conformance")]
-use crate::verbs::{Endpoint, GidEntry, VerbsError};
-use crate::verbs::{Local, MemoryWindow, Payload, PostError, PostFailure, QueuePair, Remote, SendRequest, Status};
+use crate::exports::Access as Granted;
+use crate::limits::{VERBS_FLUSH_TIMEOUT, VERBS_SLICE_BYTES};
+use crate::verbs::{
+    Endpoint, GidEntry, Local, MemoryWindow, Payload, PostError, PostFailure, QueuePair, Remote, SendRequest, Status,
+    Timing, VerbsError,
+};
 
 /// One queue pair, connected over one rail.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub(super) struct Path {
     /// Windows that are not bound. They go before their queue pair.
     windows: Mutex<Vec<MemoryWindow<Ticket>>>,
     queue_pair: QueuePair<Ticket>,
-    /// Places of the send queue.
+    /// Places of the send queue, of which long reads take several.
     places: Arc<Semaphore>,
     usage: Usage,
 }
@@ -96,6 +99,22 @@ pub(super) struct ReadRequest {
     pub(super) into: Vec<Local>,
     /// Slots of the rail's among them.
     pub(super) slots: Vec<Arc<Slot>>,
+    /// What keeps the memory that it lands in from being used for anything else.
+    pub(super) access: Option<Arc<Granted>>,
+}
+
+impl ReadRequest {
+    /// What it takes of a send queue with so many places.
+    fn places(&self, all: u32) -> u32 {
+        places(self.into.iter().map(|part| u64::from(part.len_bytes())).sum(), all)
+    }
+}
+
+/// One place per [`VERBS_SLICE_BYTES`]. So no more bytes are under way on a path where reads are long than where they are short, and a peer
+/// that wants its memory back waits no longer for them.
+fn places(len_bytes: u64, all: u32) -> u32 {
+    let slices = u32::try_from(len_bytes.div_ceil(VERBS_SLICE_BYTES)).unwrap_or(u32::MAX);
+    slices.clamp(1, all)
 }
 
 /// A write to be posted.
@@ -135,24 +154,26 @@ impl Path {
     /// posted if the peer wants its place forgotten by now.
     pub(super) async fn post(&self, flight: &Arc<Flight>, reads: Vec<ReadRequest>) {
         let mut reads = reads.into_iter().peekable();
-        while reads.peek().is_some() {
+        let all = self.queue_pair.options().send_requests;
+        while let Some(first) = reads.peek() {
             // The semaphore is never closed.
-            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+            let Ok(places) = Arc::clone(&self.places).acquire_many_owned(first.places(all)).await else {
                 return;
             };
-            let mut next = Some(place);
+            let mut next = Some(places);
             let mut requests = Vec::new();
-            while let Some(place) = next.take()
+            while let Some(places) = next.take()
                 && let Some(read) = reads.next()
             {
                 if read.place.is_some_and(|of| of.is_withdrawn()) {
                     flight.land(read.request, Status::LocalOperation);
-                    next = Some(place);
-                    continue;
+                } else {
+                    let ticket = Ticket::new(flight, read.request, places, read.slots, read.access);
+                    requests.push(SendRequest::read(read.from, read.into, ticket));
                 }
-                let ticket = Ticket::new(flight, read.request, place, read.slots);
-                requests.push(SendRequest::read(read.from, read.into, ticket));
-                next = Arc::clone(&self.places).try_acquire_owned().ok();
+                next = reads
+                    .peek()
+                    .and_then(|read| Arc::clone(&self.places).try_acquire_many_owned(read.places(all)).ok());
             }
             self.post_now(requests);
         }
@@ -178,7 +199,7 @@ impl Path {
     pub(super) async fn ticket(&self, flight: &Arc<Flight>, request: usize) -> Option<Ticket> {
         // The semaphore is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        Some(Ticket::new(flight, request, place, Vec::new()))
+        Some(Ticket::new(flight, request, place, Vec::new(), None))
     }
 
     /// A window that is not bound; `None` if the device has no more.
@@ -281,6 +302,29 @@ impl Path {
             );
         }
     }
+}
+
+/// Connects a queue pair. The kernel waits up to a second for the hardware address of a peer that does not answer, and whoever
+/// else has work for this thread would wait too: so it is done on one of its own.
+pub(super) async fn connect(
+    queue_pair: QueuePair<Ticket>,
+    own: Endpoint,
+    gid: GidEntry,
+    peer: Endpoint,
+    timing: Timing,
+) -> Result<QueuePair<Ticket>, VerbsError> {
+    let device = queue_pair.completions().device().name().to_owned();
+    let connecting = spawn_blocking(move || {
+        queue_pair.connect(&own, &gid, &peer, timing)?;
+        Ok(queue_pair)
+    });
+    connecting.await.unwrap_or_else(|error| {
+        Err(VerbsError::System {
+            operation: "connect a queue pair",
+            device,
+            source: io::Error::other(error),
+        })
+    })
 }
 
 /// See [`Path::load`].
@@ -551,6 +595,20 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[test]
+    fn a_read_takes_as_many_places_as_it_would_take_in_slices_and_never_more_than_there_are() {
+        let lens = [
+            0,
+            1,
+            VERBS_SLICE_BYTES,
+            VERBS_SLICE_BYTES + 1,
+            4 * VERBS_SLICE_BYTES,
+            u64::MAX,
+        ];
+        assert_eq!(lens.map(|len_bytes| places(len_bytes, 128)), [1, 1, 1, 2, 4, 128]);
+        assert_eq!(places(4 * VERBS_SLICE_BYTES, 2), 2);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_path_is_idle_from_the_end_of_its_last_use_and_in_use_without_a_byte() {

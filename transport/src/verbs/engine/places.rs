@@ -63,14 +63,14 @@ struct State {
     old: Vec<Weak<Place>>,
     /// What the peer wants forgotten, with those that may still be used.
     leaving: Vec<(RemoteKey, Vec<Weak<Place>>)>,
-    /// How many times it wanted something forgotten.
-    withdrawals: u64,
+    /// How many times it wanted something forgotten, or all was to be asked for anew.
+    turns: u64,
 }
 
 /// What was known when a place was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    withdrawals: u64,
+    turns: u64,
 }
 
 impl Places {
@@ -81,14 +81,14 @@ impl Places {
 
     /// The peer is about to be asked for a place.
     pub(super) fn ask(&self) -> Asked {
-        let withdrawals = self.state.lock().withdrawals;
-        Asked { withdrawals }
+        let turns = self.state.lock().turns;
+        Asked { turns }
     }
 
-    /// The answer. `None` if the peer wanted something forgotten meanwhile: it may have been this.
+    /// The answer. `None` if the peer wanted something forgotten meanwhile, it may have been this, or a path came that it does not name.
     pub(super) fn learn(&self, asked: Asked, key: RemoteKey, len_bytes: u64, at: Vec<Named>) -> Option<Arc<Place>> {
         let mut state = self.state.lock();
-        if state.withdrawals != asked.withdrawals {
+        if state.turns != asked.turns {
             return None;
         }
         let place = Arc::new(Place {
@@ -113,13 +113,15 @@ impl Places {
 
     /// All are to be asked for anew.
     pub(super) fn clear(&self) {
-        self.state.lock().age(|_| true);
+        let mut state = self.state.lock();
+        state.turns += 1;
+        state.age(|_| true);
     }
 
     /// The peer wants these forgotten. A peer that wants more than there can be is not answered for the rest.
     pub(super) fn withdraw(&self, keys: &[RemoteKey]) {
         let mut state = self.state.lock();
-        state.withdrawals += 1;
+        state.turns += 1;
         for key in keys {
             let uses = state.uses(*key);
             for place in uses.iter().filter_map(Weak::upgrade) {
@@ -228,6 +230,15 @@ mod tests {
         places.withdraw(&[KEY]);
         assert!(places.learn(asked, KEY, 100, Vec::new()).is_none());
         assert!(places.known(KEY, |_| Some(())).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_crosses_with_a_new_path_is_not_used() {
+        let places = Places::default();
+        let asked = places.ask();
+        places.clear();
+        assert!(places.learn(asked, KEY, 100, Vec::new()).is_none());
+        assert!(places.learn(places.ask(), KEY, 100, Vec::new()).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -83,6 +83,11 @@ mod tests {
     use super::*;
     use crate::memory::Memory;
 
+    #[test]
+    fn reads_that_paths_share_are_cut_shorter_than_those_of_one_path() {
+        assert_eq!([0, 1, 2, 16].map(read_bytes), [4 << 20, 4 << 20, 1 << 20, 1 << 20]);
+    }
+
     proptest! {
         #[test]
         fn cuts_follow_each_other_and_are_the_list(

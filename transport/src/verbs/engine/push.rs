@@ -252,14 +252,14 @@ struct Flying<'a> {
 
 impl Flying<'_> {
     fn end(&self) {
-        self.over.iter().for_each(|path| self.paths.lose(path));
+        if self.flight.is_under_way() {
+            self.over.iter().for_each(|path| self.paths.lose(path));
+        }
     }
 }
 
 impl Drop for Flying<'_> {
     fn drop(&mut self) {
-        if !self.flight.is_landed() {
-            self.end();
-        }
+        self.end();
     }
 }

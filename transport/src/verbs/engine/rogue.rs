@@ -237,6 +237,7 @@ impl Rogue {
             place: None,
             into: vec![region.part_of(into).expect("a part of itself")],
             slots: Vec::new(),
+            access: None,
         };
         self.path.post(&flight, vec![read]).await;
         flight.landed().await;

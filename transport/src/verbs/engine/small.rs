@@ -103,7 +103,7 @@ impl Shared {
             let landing = self.rails.landing(path.rail, &transfer.local).ok()?;
             let counted = landing.slots.iter().map(|(slot, _)| Arc::clone(slot)).collect();
             slots.extend(landing.slots);
-            let ticket = Ticket::new(&flight, request, queued.split(1)?, counted);
+            let ticket = Ticket::new(&flight, request, queued.split(1)?, counted, None);
             requests.push(SendRequest::read(from, landing.parts, ticket));
         }
         Some(Small {
@@ -126,7 +126,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if !self.flight.is_landed() {
+        if self.flight.is_under_way() {
             self.paths.lose(self.path);
         }
     }

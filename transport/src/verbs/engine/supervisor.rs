@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
 use super::message::{Ask, Offer, Tell};
-use super::path::{Path, ReadRequest, pause};
+use super::path::{Path, ReadRequest, connect, pause};
 use crate::limits::{
     VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_PAUSE_MIN, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX,
     VERBS_PROBE_BYTES, VERBS_RECONNECTS_MAX,
@@ -241,7 +241,8 @@ impl Shared {
         let tries = accepted.into_iter().filter_map(|accept| {
             let Offered { queue_pair, gid, offer } = made.remove(&accept.path)?;
             Some(async move {
-                queue_pair.connect(&offer.endpoint, &gid, &accept.endpoint, self.rails.timing())?;
+                let timing = self.rails.timing();
+                let queue_pair = connect(queue_pair, offer.endpoint, gid, accept.endpoint, timing).await?;
                 let path = Path::new(accept.path, accept.path.into(), accept.pushes, queue_pair);
                 let tried = Tried {
                     path,
@@ -277,6 +278,7 @@ impl Shared {
             place: None,
             into: vec![into],
             slots: Vec::new(),
+            access: None,
         };
         let begun = Instant::now();
         let trying = async {

@@ -17,7 +17,7 @@ use super::flight::Ticket;
 use super::grants::Grants;
 use super::keys::Keys;
 use super::message::{Accept, Ask, Offer, Pull, Tell};
-use super::path::{Path, Paths};
+use super::path::{Path, Paths, connect};
 use super::plan::window;
 use super::rails::{Rails, Registration};
 use super::registered::Regions;
@@ -213,7 +213,7 @@ impl Inner {
         }
     }
 
-    async fn connect(&self, connected: &Connected, any_subnet: bool, offers: Vec<Offer>) -> Tell {
+    async fn connect(&self, connected: &Arc<Connected>, any_subnet: bool, offers: Vec<Offer>) -> Tell {
         let _one_at_a_time = connected.connecting.lock().await;
         let (mut chosen, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut used: Vec<usize> = connected.paths.up().iter().map(|path| path.rail).collect();
@@ -252,7 +252,7 @@ impl Inner {
 
     async fn accept(
         &self,
-        connected: &Connected,
+        connected: &Arc<Connected>,
         number: usize,
         gid: &GidEntry,
         offer: &Offer,
@@ -264,9 +264,11 @@ impl Inner {
         };
         let queue_pair = self.queue_pair(number, access).await?;
         let endpoint = queue_pair.endpoint(gid, rand::random())?;
-        queue_pair.connect(&endpoint, gid, &offer.endpoint, self.rails.timing())?;
+        let queue_pair = connect(queue_pair, endpoint, *gid, offer.endpoint, self.rails.timing()).await?;
         let path = Path::new(offer.path, number, pushes, queue_pair);
         connected.paths.add(Arc::clone(&path));
+        // One that it replaced goes with the windows on it.
+        self.grants_lost(connected, |path| !connected.paths.has(path));
         // What changed before it was added has not ended it.
         let probe = self.rails.region(number, &self.probed.whole());
         let probe = probe.filter(|_| self.rails.has(number, gid)).ok_or_else(|| {
@@ -393,8 +395,8 @@ impl Inner {
             len_bytes,
         };
         sound_range(&wanted)?;
-        // Dropped when nothing of it is under way any more: `carry` returns only then.
-        let granted = self.exports.begin(connected.session, &wanted)?;
+        // What reads into it keeps it too: a device that does not flush in time keeps the memory from whoever would have it next.
+        let granted = Arc::new(self.exports.begin(connected.session, &wanted)?);
         // It may have been revoked while the guard was asked.
         granted.touch(0, |_, _| ())?;
         let (memory, mut at, mut pieces) = (granted.memory(), 0, Vec::new());
@@ -405,6 +407,7 @@ impl Inner {
                 len_bytes: source.len_bytes,
                 group: 0,
                 place: None,
+                access: Some(Arc::clone(&granted)),
             });
             at += source.len_bytes;
         }
@@ -459,6 +462,9 @@ fn told(error: PieceError, len_bytes: u64) -> TransferError {
         PieceError::Deadline => TransferError::Deadline {
             moved_bytes: 0,
             len_bytes,
+        },
+        PieceError::Unnamed => TransferError::Disconnected {
+            reason: "no path on which the offered memory is named is up".to_owned(),
         },
         PieceError::Lost(reason) | PieceError::Local(reason) => TransferError::Disconnected { reason },
     }
