@@ -261,7 +261,7 @@ async fn a_grant_ends_with_its_deadline_its_export_its_path_and_its_link() {
 
     let victim = Victim::new(&hosts);
     let writer = rogue(&hosts, SESSION).await;
-    let grant = victim.grant(&writer, soon()).await;
+    let grant = victim.grant(&writer, Instant::now() + Duration::from_secs(120)).await;
     // The owner has another queue pair then, to which nothing of the writer's is connected.
     assert!(writer.takes_path(0, soon()).await);
     victim.is_let_go("the hold ends when its path is replaced").await;
