@@ -119,7 +119,8 @@ impl Run<'_> {
             let shares = self.share(&up, &left);
             let tried = join_all(shares.into_iter().map(|share| self.over(share))).await;
             // What was flushed alone was ended for somebody else's sake: that says nothing against a further try.
-            tries += usize::from(tried.iter().any(|(_, status)| *status != Some(Status::Flushed)));
+            let is_own = |status: &Option<Status>| status.is_some_and(|status| status != Status::Flushed);
+            tries += usize::from(tried.iter().any(|(_, status)| is_own(status)));
             left.clear();
             for (failed, status) in tried {
                 left.extend(failed);
@@ -173,6 +174,7 @@ impl Run<'_> {
         let Share { path, pieces, _load } = share;
         let flight = Flight::new(pieces.len());
         let (mut reads, mut slots) = (Vec::with_capacity(pieces.len()), Vec::new());
+        let mut give_up = Instant::now() + VERBS_LOCK_TIMEOUT;
         self.flights.lock().push((Arc::clone(&path), Arc::clone(&flight)));
         for (request, piece) in pieces.iter().enumerate() {
             let wanted = &self.pieces[*piece];
@@ -180,7 +182,10 @@ impl Run<'_> {
                 flight.land(request, Status::LocalOperation);
                 continue;
             };
-            match self.landing(&path, &wanted.into, &flight, &mut reads).await {
+            match self
+                .landing(&path, &wanted.into, &flight, &mut reads, &mut give_up)
+                .await
+            {
                 Ok(landing) => {
                     reads.push(ReadRequest {
                         request,
@@ -202,6 +207,8 @@ impl Run<'_> {
         }
         path.post(&flight, reads).await;
         flight.landed().await;
+        // A path that is lost gives its room back as soon as nobody needs it.
+        self.flights.lock().retain(|(_, open)| !Arc::ptr_eq(open, &flight));
         let statuses = flight.statuses();
         for (request, slot, into) in slots {
             if statuses[request] == Some(Status::Success) {
@@ -211,24 +218,31 @@ impl Run<'_> {
         self.judge(&path, &pieces, statuses)
     }
 
-    /// Where a piece is to land. If its memory may not be locked now, what is ready is posted, and it is tried again for a while: what lands lets go of
-    /// memory.
+    /// Where a piece is to land. If its memory may not be locked now, what is ready is posted, and it is tried again until it is time to give up: what lands
+    /// lets go of memory.
     async fn landing(
         &self,
         path: &Path,
         into: &[Slice],
         flight: &Arc<Flight>,
         ready: &mut Vec<ReadRequest>,
+        give_up: &mut Instant,
     ) -> Result<Landing, VerbsError> {
-        let give_up = Instant::now() + VERBS_LOCK_TIMEOUT;
         loop {
-            match self.rails.landing(path.rail, into) {
-                Err(error) if error.may_lock_later() && Instant::now() < give_up => {
-                    path.post(flight, std::mem::take(ready)).await;
-                    sleep(VERBS_LOCK_POLL).await;
-                }
-                landing => return landing,
+            let landing = self.rails.landing(path.rail, into);
+            if !landing.as_ref().is_err_and(VerbsError::may_lock_later) {
+                return landing;
             }
+            if !ready.is_empty() {
+                path.post(flight, std::mem::take(ready)).await;
+            } else if !flight.is_under_way() && Instant::now() >= *give_up {
+                return landing;
+            }
+            if flight.is_under_way() {
+                // How long its own reads take is bounded by their deadline alone.
+                *give_up = Instant::now() + VERBS_LOCK_TIMEOUT;
+            }
+            sleep(VERBS_LOCK_POLL).await;
         }
     }
 

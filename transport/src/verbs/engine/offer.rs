@@ -88,6 +88,7 @@ impl Shared {
     /// Offers items once. Returns those that are to be offered still, and whether any of them was lost on its way.
     async fn offer_all(self: &Arc<Self>, items: &mut [Item], left: &[usize], deadline: Instant) -> (Vec<usize>, bool) {
         let failure = match timeout_at(deadline, self.paths.some_up()).await {
+            Ok(Ok(_)) if Instant::now() >= deadline => Some(late()),
             Ok(Ok(_)) => None,
             Ok(Err(reason)) => Some(disconnected(&reason)),
             Err(_) => Some(late()),
@@ -152,7 +153,8 @@ impl Shared {
             }
             match lent {
                 Ok(lent) => offered.push(lent),
-                Err(error) if error.may_lock_later() && !offered.is_empty() => {
+                // That its time is over is told by the next round.
+                Err(error) if error.may_lock_later() && (!offered.is_empty() || Instant::now() >= deadline) => {
                     later = &left[done..];
                     break;
                 }

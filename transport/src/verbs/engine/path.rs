@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(super) struct Path {
     /// Places of the send queue, of which long reads take several.
     places: Arc<Semaphore>,
     usage: Usage,
+    /// It was ended on this side.
+    has_failed: AtomicBool,
 }
 
 /// How much a path is used, or since when it is not.
@@ -137,6 +139,7 @@ impl Path {
             queue_pair,
             places: Arc::new(Semaphore::new(places)),
             usage: Usage::new(),
+            has_failed: AtomicBool::new(false),
         })
     }
 
@@ -256,7 +259,9 @@ impl Path {
             PostFailure::TooManyParts { .. } | PostFailure::TooLong { .. } | PostFailure::OtherDomain => {
                 Status::LocalOperation
             }
-            _ => Status::Flushed,
+            _ if self.has_failed.load(Ordering::Relaxed) => Status::Flushed,
+            // For no other's sake.
+            _ => Status::Fatal,
         };
         tracing::debug!(path = self.number, %error, "requests were not posted");
         for request in error.rejected {
@@ -288,6 +293,7 @@ impl Path {
 
     /// Ends it: whatever is posted is flushed.
     pub(super) fn fail(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
         if let Err(error) = self.queue_pair.fail() {
             tracing::error!(path = self.number, %error, "a queue pair cannot be moved to ERR");
         }

@@ -216,7 +216,14 @@ impl Inner {
     async fn connect(&self, connected: &Arc<Connected>, any_subnet: bool, offers: Vec<Offer>) -> Tell {
         let _one_at_a_time = connected.connecting.lock().await;
         let (mut chosen, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-        let mut used: Vec<usize> = connected.paths.up().iter().map(|path| path.rail).collect();
+        // A path that is replaced makes room on its rail: so it leads to the same device again, where what is known of memory is good.
+        let is_replaced = |path: &Arc<Path>| offers.iter().any(|offer| offer.path == path.number);
+        let up = connected.paths.up();
+        let mut used: Vec<usize> = up
+            .iter()
+            .filter(|path| !is_replaced(path))
+            .map(|path| path.rail)
+            .collect();
         for offer in &offers {
             if usize::from(offer.path) >= VERBS_PATHS_MAX {
                 refused.push(format!("there are no more than {VERBS_PATHS_MAX} paths"));
