@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::flight::Flight;
-use super::path::{Load, Path, Paths, ReadRequest};
+use super::path::{Load, Path, ReadRequest};
+use super::paths::Paths;
 use super::places::Place;
 use super::rails::{Landing, Rails};
 use crate::exports::Access as Granted;

@@ -39,6 +39,7 @@ mod keys;
 mod message;
 mod offer;
 mod path;
+mod paths;
 mod places;
 mod plan;
 mod pool;

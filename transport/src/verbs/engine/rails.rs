@@ -11,7 +11,8 @@ use tokio::sync::watch;
 
 use super::events::{EventCounts, Losses, follow, look};
 use super::flight::Ticket;
-use super::path::{Path, Paths};
+use super::path::Path;
+use super::paths::Paths;
 use super::pool::Slot;
 use super::push_policy::{PushPolicy, Writes};
 use super::rail::Rail;

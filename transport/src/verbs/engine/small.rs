@@ -8,7 +8,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
-use super::path::{Load, Path, Paths};
+use super::path::{Load, Path};
+use super::paths::Paths;
 use super::places::Place;
 use super::pool::Slot;
 use crate::engine::{Done, Op, Transfer, TransferError, TransferResult};

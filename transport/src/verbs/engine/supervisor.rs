@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::connection::Shared;
 use super::flight::{Flight, Ticket};
 use super::message::{Ask, Offer, Tell};
-use super::path::{Path, ReadRequest, connect, pause};
+use super::path::{Path, ReadRequest, connect};
+use super::paths::pause;
 use crate::limits::{
     VERBS_CONNECT_TIMEOUT, VERBS_LISTEN_PAUSE, VERBS_LISTEN_PAUSE_MIN, VERBS_LISTEN_TIMEOUT, VERBS_PATHS_MAX,
     VERBS_PROBE_BYTES, VERBS_RECONNECTS_MAX,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::flight::{Flight, Ticket};
-use super::path::{Path, Paths};
+use super::path::Path;
+use super::paths::Paths;
 use crate::limits::VERBS_FLUSH_TIMEOUT;
 use crate::verbs::{Access, Local, MemoryWindow, Remote, Status};
 
