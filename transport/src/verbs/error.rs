@@ -164,7 +164,6 @@ fn listed(found: &[String]) -> String {
     }
 }
 
-/// What to do about a refused registration.
 impl VerbsError {
     /// Whether memory was not registered because no more of it may be locked now: less may be later.
     pub(super) fn may_lock_later(&self) -> bool {
@@ -172,6 +171,7 @@ impl VerbsError {
     }
 }
 
+/// What to do about a refused registration.
 fn register_hint(source: &io::Error) -> String {
     match source.raw_os_error() {
         Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => {

@@ -107,13 +107,13 @@ pub(super) struct ReadRequest {
 impl ReadRequest {
     /// What it takes of a send queue with so many places.
     fn places(&self, all: u32) -> u32 {
-        places(self.into.iter().map(|part| u64::from(part.len_bytes())).sum(), all)
+        places_of(self.into.iter().map(|part| u64::from(part.len_bytes())).sum(), all)
     }
 }
 
 /// One place per [`VERBS_SLICE_BYTES`]. So no more bytes are under way on a path where reads are long than where they are short, and a peer
 /// that wants its memory back waits no longer for them.
-fn places(len_bytes: u64, all: u32) -> u32 {
+fn places_of(len_bytes: u64, all: u32) -> u32 {
     let slices = u32::try_from(len_bytes.div_ceil(VERBS_SLICE_BYTES)).unwrap_or(u32::MAX);
     slices.clamp(1, all)
 }
@@ -372,8 +372,8 @@ mod tests {
             4 * VERBS_SLICE_BYTES,
             u64::MAX,
         ];
-        assert_eq!(lens.map(|len_bytes| places(len_bytes, 128)), [1, 1, 1, 2, 4, 128]);
-        assert_eq!(places(4 * VERBS_SLICE_BYTES, 2), 2);
+        assert_eq!(lens.map(|len_bytes| places_of(len_bytes, 128)), [1, 1, 1, 2, 4, 128]);
+        assert_eq!(places_of(4 * VERBS_SLICE_BYTES, 2), 2);
     }
 
     #[tokio::test(start_paused = true)]
